@@ -1,0 +1,1 @@
+"""The host agent: sources -> store -> analysis -> outputs."""

@@ -1,0 +1,55 @@
+"""What flows from the sources to the store: points, in batches. The only thing that the two know of each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aie_telemetry.catalogue import Kind
+
+Tags = tuple[tuple[str, str], ...]
+"""Labels as (name, value) pairs, sorted by name."""
+
+
+class Point(NamedTuple):
+    """One value of a counter or gauge.
+
+    A `delta` is added to what the store holds (StatsD counts so); otherwise a counter's value is its total since its owner
+    began, which may fall back when the owner restarts.
+    """
+
+    name: str
+    kind: Kind
+    tags: Tags
+    value: float
+    delta: bool = False
+
+
+class HistogramPoint(NamedTuple):
+    """The state of a histogram: observations per bucket (not cumulative; one more than `bounds`, the last above them all) and
+    the sum of all observed values. `delta` as in `Point`."""
+
+    name: str
+    tags: Tags
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+    delta: bool = False
+
+
+class Hello(NamedTuple):
+    """A process said that it belongs to an engine. `tgid` is its pid as the agent sees it."""
+
+    engine: str
+    tgid: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """All that one collection of one source brought, taken at one time (seconds since the epoch)."""
+
+    source: str
+    time_s: float
+    points: list[Point] = field(default_factory=list)
+    histograms: list[HistogramPoint] = field(default_factory=list)
+    hellos: list[Hello] = field(default_factory=list)

@@ -1,0 +1,100 @@
+"""What a source is, and the loop that runs one: its period, its health, its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from aie_agent.samples import Batch
+
+log = logging.getLogger(__name__)
+
+
+class SourceError(Exception):
+    """A collection failed for a reason outside: one line that says what, and what to do if there is something to do."""
+
+
+class Source(Protocol):
+    """One outside thing that is collected once a period."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in `aie_agent_source_up{source}`."""
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between the starts of two collections."""
+
+    async def collect(self, now_s: float) -> Batch:
+        """Reads the thing once. Raises SourceError when it cannot be read; a part that is missing is simply absent."""
+
+    async def close(self) -> None:
+        """Gives back what the source holds: sockets, threads, files."""
+
+
+class Health:
+    """What the agent shows of a source: its last state, why, and what its collections cost."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.reason: str | None = None
+        self.last_success_s: float | None = None
+        self.collections = 0
+        self.failures = 0
+        self.seconds = 0.0
+
+    @property
+    def state(self) -> str:
+        """ "waiting" before the first collection has ended, then "up" or "down"."""
+        if self.reason is not None:
+            return "down"
+        return "waiting" if self.last_success_s is None else "up"
+
+
+class Runner:
+    """Runs one source for ever. A failed collection becomes a state with a reason, and is tried again a period later."""
+
+    def __init__(self, source: Source, deliver: Callable[[Batch], None], clock: Callable[[], float] = time.time) -> None:
+        self.source = source
+        self.health = Health(source.name)
+        self._deliver = deliver
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Collects until cancelled. Collections never overlap, and a late one is not made up for."""
+        loop = asyncio.get_running_loop()
+        next_start = loop.time()
+        while True:
+            await self.collect_once()
+            next_start = max(next_start + self.source.period_s, loop.time())
+            await asyncio.sleep(next_start - loop.time())
+
+    async def collect_once(self) -> None:
+        """One collection, with its outcome noted. Raises nothing but cancellation."""
+        health = self.health
+        health.collections += 1
+        start = time.perf_counter()
+        try:
+            self._deliver(await self.source.collect(self._clock()))
+        except SourceError as error:
+            self._failed(str(error))
+        except Exception as error:  # a bug in one source must not end the others
+            if health.reason is None:
+                log.exception("source %s failed", self.source.name)
+            self._failed(f"internal error: {type(error).__name__}: {error}")
+        else:
+            if health.reason is not None:
+                log.info("source %s works again", self.source.name)
+            health.reason = None
+            health.last_success_s = self._clock()
+        finally:
+            health.seconds += time.perf_counter() - start
+
+    def _failed(self, reason: str) -> None:
+        if self.health.reason != reason:
+            log.warning("source %s: %s", self.source.name, reason)
+        self.health.failures += 1
+        self.health.reason = reason

@@ -1,0 +1,1 @@
+"""eBPF: what this host allows, probe tables, programs, loader, readers."""

@@ -1,0 +1,198 @@
+"""The schema of the agent's HTTP API, version 1: what `aie-top` and scripts read.
+
+Numbers are numbers, with the unit in the key. What is not known is null, never 0. Fields are only ever added within a version;
+a reader passes over keys it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+VERSION: Final = 1
+
+Severity = Literal["info", "warning", "critical"]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One sentence that supports a finding: the number, the threshold and the metric it came from."""
+
+    text: str
+    metric: str
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something is wrong: what, with whom, since when, how we know, what to do. Produced by the analysers (none ship yet)."""
+
+    cause: str
+    subject: str
+    severity: Severity
+    since_s: float
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    advice: str = ""
+    runbook: str = ""
+    confidence: float | None = None
+    not_visible: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a latency histogram over the window, interpolated within buckets as Prometheus does. Null without observations."""
+
+    p50_seconds: float | None = None
+    p99_seconds: float | None = None
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of an engine, by the pid and start time that the agent sees."""
+
+    tgid: int
+    start_time_s: float
+    command: str
+    resident_anon_bytes: int | None = None
+    cpu_cores: float | None = None
+    threads: int | None = None
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine over the last `Snapshot.window_s` seconds. Histories hold one point a second, oldest first."""
+
+    name: str
+    state: Literal["up", "down", "unknown"]
+    kind: str | None = None
+    model: str | None = None
+    version: str | None = None
+    device: str | None = None
+    metrics_from: tuple[str, ...] = ()
+    uptime_s: float | None = None
+    requests_per_second: float | None = None
+    errors_per_second: float | None = None
+    outcomes: dict[str, float] = {}
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage_ratio: float | None = None
+    prompt_tokens_per_second: float | None = None
+    generation_tokens_per_second: float | None = None
+    time_to_first_token: Quantiles = Quantiles()
+    inter_token: Quantiles = Quantiles()
+    queue: Quantiles = Quantiles()
+    duration: Quantiles = Quantiles()
+    last_token_age_s: float | None = None
+    cpu_cores: float | None = None
+    run_queue_ratio: float | None = None
+    throttled_ratio: float | None = None
+    major_faults_per_second: float | None = None
+    processes: tuple[Process, ...] = ()
+    generation_tokens_history: tuple[float | None, ...] = ()
+    running_history: tuple[float | None, ...] = ()
+    note: str | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Physical memory of an engine on a device, against what its allocator knows of."""
+
+    engine: str
+    device: str
+    physical_bytes: float | None = None
+    allocator_reserved_bytes: float | None = None
+    allocator_allocated_bytes: float | None = None
+    unaccounted_bytes: float | None = None
+    swap_bytes: float | None = None
+    limit_bytes: float | None = None
+    physical_history: tuple[float | None, ...] = ()
+    reserved_history: tuple[float | None, ...] = ()
+
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """Share of time stalled on a resource over the window: `some` task, or all of them (`full`)."""
+
+    some_ratio: float | None = None
+    full_ratio: float | None = None
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The host over the window. Ratios are of all CPUs together."""
+
+    hostname: str
+    kernel: str
+    cpus: int | None = None
+    cpu_busy_ratio: float | None = None
+    cpu_steal_ratio: float | None = None
+    cpu_iowait_ratio: float | None = None
+    load1: float | None = None
+    memory_total_bytes: float | None = None
+    memory_available_bytes: float | None = None
+    swap_total_bytes: float | None = None
+    swap_used_bytes: float | None = None
+    major_faults_per_second: float | None = None
+    pressure: dict[str, Pressure] = {}
+    cpu_busy_history: tuple[float | None, ...] = ()
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a source of the agent works, and if not, why. `state` "waiting" is before its first collection."""
+
+    name: str
+    state: Literal["up", "down", "waiting"]
+    reason: str | None = None
+    last_success_age_s: float | None = None
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent about itself. `drops` are counts since its start, by what was dropped and why; only those above 0."""
+
+    version: str
+    uptime_s: float
+    series: int
+    series_limit: int
+    cpu_cores: float | None = None
+    resident_bytes: float | None = None
+    statsd_samples_per_second: float | None = None
+    drops: dict[str, float] = {}
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a first look needs. `/api/v1/snapshot` gives one, `/api/v1/stream` one a second as server-sent events."""
+
+    version: int
+    time_s: float
+    window_s: float
+    agent: Agent
+    host: Host
+    findings: tuple[Finding, ...] = ()
+    engines: tuple[Engine, ...] = ()
+    memory: tuple[Memory, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """`/api/v1/findings`."""
+
+    version: int
+    time_s: float
+    findings: tuple[Finding, ...]
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One series: the points of the last minutes as `[time_s, value]`, oldest first. Histograms give their count."""
+
+    name: str
+    kind: str
+    labels: dict[str, str]
+    points: tuple[tuple[float, float], ...] = ()
+
+
+class SeriesPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`/api/v1/series?name=NAME[&engine=ENGINE]`; without a name, every series without its points."""
+
+    version: int
+    time_s: float
+    series: tuple[Series, ...]
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer with a status of 400 or above."""
+
+    error: str

@@ -1,0 +1,161 @@
+"""The Prometheus text format (version 0.0.4), both ways: rendered by hand with cached label texts, parsed with a memo per line.
+
+A page is read and written once a second, and most of it repeats: only the numbers change. So the labels of a line are parsed,
+or rendered, once, and kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+Tags = tuple[tuple[str, str], ...]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_BAD_NAME: Final = re.compile(r"[^a-zA-Z0-9_:]")
+_BAD_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
+_LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+def metric_name(name: str) -> str:
+    """`name` as a valid Prometheus metric name: foreign characters become '_', a leading digit gets one in front."""
+    name = _BAD_NAME.sub("_", name)
+    return f"_{name}" if name[:1].isdigit() else name or "_"
+
+
+def label_name(name: str) -> str:
+    """`name` as a valid Prometheus label name, not in the reserved `__` space."""
+    name = _BAD_LABEL.sub("_", name)
+    if name[:1].isdigit() or not name:
+        return f"_{name}"
+    return "_" + name.lstrip("_") if name.startswith("__") else name
+
+
+def label_text(tags: Iterable[tuple[str, str]]) -> str:
+    """Labels as they stand behind a metric's name: `{a="b",c="d"}`, or nothing. Names must be valid; values are escaped."""
+    inner = ",".join(f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in tags)
+    return f"{{{inner}}}" if inner else ""
+
+
+def number(value: float) -> str:
+    """A sample's value: the shortest text that reads back as the same float."""
+    if value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)
+
+
+def header(name: str, kind: str, help_: str) -> str:
+    """The two lines that open a family."""
+    return f"# HELP {name} {help_.translate(_HELP_ESCAPES)}\n# TYPE {name} {kind}\n"
+
+
+class HistogramText:
+    """The lines of one histogram series, with everything but the numbers rendered once."""
+
+    def __init__(self, name: str, tags: Tags, bounds: Sequence[float]) -> None:
+        les = [*(number(float(bound)) for bound in bounds), "+Inf"]
+        self._buckets = [f"{name}_bucket{label_text((*tags, ('le', le)))} " for le in les]
+        self._sum = f"{name}_sum{label_text(tags)} "
+        self._count = f"{name}_count{label_text(tags)} "
+
+    def render(self, counts: Sequence[float], total: float) -> str:
+        """`counts` per bucket (not cumulative), the last one above every bound; `total` is the sum of all observations."""
+        lines = []
+        cumulative = 0.0
+        for prefix, count in zip(self._buckets, counts, strict=True):
+            cumulative += count
+            lines.append(prefix + number(cumulative))
+        lines.append(self._sum + number(total))
+        lines.append(self._count + number(cumulative))
+        return "\n".join(lines) + "\n"
+
+
+class PageSample(NamedTuple):
+    """One line of a page: the name as it stands there (with `_bucket` and the like), labels sorted by name, the value."""
+
+    name: str
+    tags: Tags
+    value: float
+
+
+class Page(NamedTuple):
+    """A parsed page: the declared kind of each family, the samples in order, and how many lines could not be read."""
+
+    kinds: dict[str, str]
+    samples: list[PageSample]
+    bad_lines: int
+
+
+_SAMPLE_HEAD: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_MEMO_ENTRIES: Final = 20_000
+
+
+class PageParser:
+    """Reads pages of one endpoint. Remembers what the unchanging part of each line means."""
+
+    def __init__(self) -> None:
+        self._memo: dict[str, tuple[str, Tags] | None] = {}
+
+    def parse(self, text: str) -> Page:
+        """Never raises: unreadable lines are counted. Exemplars and timestamps are passed over."""
+        kinds: dict[str, str] = {}
+        samples: list[PageSample] = []
+        bad_lines = 0
+        for line in text.split("\n"):
+            if not line:
+                continue
+            if line[0] == "#":
+                words = line.split(None, 3)
+                if len(words) == 4 and words[1] == "TYPE":
+                    kinds[words[2]] = words[3].strip()
+                continue
+            sample = self._line(line)
+            if sample is not None:
+                samples.append(sample)
+            elif not line.isspace():
+                bad_lines += 1
+        return Page(kinds, samples, bad_lines)
+
+    def _line(self, line: str) -> PageSample | None:
+        # What follows the labels is a value, and perhaps a timestamp or an exemplar; a label value may hold "} " itself.
+        end = line.rfind("}") if " # " not in line else line.rfind("}", 0, line.index(" # "))
+        head, _, rest = line.partition(" ") if end < 0 else (line[: end + 1], "", line[end + 1 :])
+        meaning = self._memo.get(head, False)
+        if meaning is False:
+            meaning = _read_head(head)
+            if len(self._memo) >= _MEMO_ENTRIES:
+                self._memo.clear()
+            self._memo[head] = meaning
+        words = rest.split(None, 1)
+        if meaning is None or meaning is True or not words:
+            return None
+        try:
+            return PageSample(meaning[0], meaning[1], float(words[0]))
+        except ValueError:
+            return None
+
+
+def _read_head(head: str) -> tuple[str, Tags] | None:
+    match = _SAMPLE_HEAD.fullmatch(head)
+    if match is None:
+        return None
+    labels = match[2] or ""
+    tags = {}
+    position = 0
+    while position < len(labels) and not labels[position:].isspace():
+        label = _LABEL.match(labels, position)
+        if label is None:
+            return None
+        tags[label[1]] = _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], label[2])
+        position = label.end()
+    return match[1], tuple(sorted(tags.items()))
