@@ -1,0 +1,189 @@
+"""Llama-family decoder: the whole forward pass of a step, in the order it happens.
+
+A step is one flat batch: the tokens of all sequences, of prompts and of decodes alike, stand in one [tokens, hidden]
+matrix. Only attention knows about sequences; it works on one `Span` at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from aie_engine.kv_cache import KvCache
+from aie_engine.linear import Linear
+from aie_engine.model_config import ModelConfig
+
+
+class WeightSource(Protocol):
+    """Tensors by Hugging Face name. `read` is called from several threads; it raises ModelError on missing or misshapen."""
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's rows [first_row, end_row) of the step, which attend to KV slots [kv_start, kv_end).
+
+    `mask` is None, or an additive [rows, kv_end - kv_start] mask where the rows have a past and are several.
+    """
+
+    first_row: int
+    end_row: int
+    kv_start: int
+    kv_end: int
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What all layers of a step share. `cos` and `sin` are [tokens, 1, head_dim], the others [tokens] int64."""
+
+    token_ids: Tensor
+    slots: Tensor
+    cos: Tensor
+    sin: Tensor
+    spans: Sequence[Span]
+
+
+class Decoder:
+    """Weights and forward pass. Holds no state of any sequence: that is in the KvCache."""
+
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, *, device: torch.device, dtype: torch.dtype, threads: int = 1
+    ) -> None:
+        """Reads and packs all weights, `threads` layers at a time. Raises ModelError (from `source`)."""
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        reader = _Reader(source, device, dtype)
+        # Layer by layer, so that no more than a few layers exist in both layouts at once.
+        with torch.inference_mode(), ThreadPoolExecutor(threads) as pool:
+            layers = pool.map(lambda index: Layer(config, reader, index), range(config.layers))
+            self.embedding = reader.tensor("model.embed_tokens.weight", (config.vocab, config.hidden))
+            self.norm = reader.tensor("model.norm.weight", (config.hidden,))
+            head = self.embedding
+            if not config.tied_head:
+                head = reader.tensor("lm_head.weight", (config.vocab, config.hidden))
+            self.head = Linear(head)
+            self.layers = list(layers)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all weights. A tied head counts twice where it is prepacked, because then it exists twice."""
+        shared = self.head.n_bytes if self.head.shares(self.embedding) else 0
+        layers = sum(layer.n_bytes for layer in self.layers)
+        return self.embedding.nbytes + self.norm.nbytes + self.head.n_bytes - shared + layers
+
+    def hidden_states(self, step: StepInputs, kv: KvCache) -> Tensor:
+        """Runs all layers, storing the step's keys and values in `kv`. Returns [tokens, hidden], before the last norm."""
+        x = self.embedding[step.token_ids]
+        for index, layer in enumerate(self.layers):
+            x = layer(x, step, kv, index)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] from `hidden_states` -> [rows, vocab], in the model's dtype."""
+        return self.head(_rms_norm(hidden, self.norm, self.config.norm_eps))
+
+
+class Layer:
+    """Attention and feed-forward block, each behind an RMSNorm and added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, reader: _Reader, index: int) -> None:
+        prefix = f"model.layers.{index}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        hidden, q, kv, bias = config.hidden, config.q_width, config.kv_width, config.attention_bias
+        self.config = config
+        self.attention_norm = reader.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
+        self.mlp_norm = reader.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
+        # q, k and v in one product, gate and up in another: one pass over the input, a third of the calls.
+        qkv = {f"{attention}.q_proj": q, f"{attention}.k_proj": kv, f"{attention}.v_proj": kv}
+        self.qkv = reader.linear(qkv, hidden, bias=bias)
+        self.output = reader.linear({f"{attention}.o_proj": hidden}, q, bias=bias)
+        self.gate_up = reader.linear({f"{mlp}.gate_proj": config.ffn, f"{mlp}.up_proj": config.ffn}, hidden)
+        self.down = reader.linear({f"{mlp}.down_proj": hidden}, config.ffn)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of this layer's weights."""
+        linears = (self.qkv, self.output, self.gate_up, self.down)
+        return sum(linear.n_bytes for linear in linears) + self.attention_norm.nbytes + self.mlp_norm.nbytes
+
+    def __call__(self, x: Tensor, step: StepInputs, kv: KvCache, index: int) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]; stores this layer's keys and values."""
+        x = x + self._attention(_rms_norm(x, self.attention_norm, self.config.norm_eps), step, kv, index)
+        gate, up = self.gate_up(_rms_norm(x, self.mlp_norm, self.config.norm_eps)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate).mul_(up))
+
+    def _attention(self, x: Tensor, step: StepInputs, kv: KvCache, index: int) -> Tensor:
+        heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        qkv = self.qkv(x).view(-1, heads + 2 * kv_heads, head_dim)
+        turned = _rope(qkv[:, : heads + kv_heads], step.cos, step.sin)  # queries and keys in one go
+        kv.store(index, step.slots, torch.cat((turned[:, heads:], qkv[:, heads + kv_heads :]), dim=1))
+        mixed = torch.empty(x.shape[0], heads, head_dim, device=x.device, dtype=x.dtype)
+        for span in step.spans:
+            rows = slice(span.first_row, span.end_row)
+            keys, values = kv.read(index, span.kv_start, span.kv_end)
+            mixed[rows] = _attend(turned[rows, :heads], keys, values, span.mask)
+        return self.output(mixed.view(-1, heads * head_dim))
+
+
+class _Reader:
+    """Moves tensors from a source to the device and dtype of the model, fusing projections that share their input."""
+
+    def __init__(self, source: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
+        self._source = source
+        self._device = device
+        self._dtype = dtype
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._source.read(name, shape).to(device=self._device, dtype=self._dtype)
+
+    def linear(self, widths: dict[str, int], width_in: int, *, bias: bool = False) -> Linear:
+        weight = torch.cat([self.tensor(f"{name}.weight", (width, width_in)) for name, width in widths.items()])
+        if not bias:
+            return Linear(weight)
+        return Linear(weight, torch.cat([self.tensor(f"{name}.bias", (width,)) for name, width in widths.items()]))
+
+
+def rope_tables(config: ModelConfig, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin for positions 0 to `positions` - 1, each [positions, 1, head_dim] (RoFormer, arXiv:2104.09864).
+
+    Half-split form: element i turns with element i + head_dim / 2. The sign of that rotation is folded into sin.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    frequencies = 1.0 / config.rope_base**exponents
+    if config.rope_factors is not None:
+        frequencies = frequencies / torch.tensor(config.rope_factors)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
+    cos, sin = angles.cos(), angles.sin()
+    tables = (torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+    return tables[0][:, None].to(device, dtype), tables[1][:, None].to(device, dtype)
+
+
+def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns [tokens, heads, head_dim] by the tables of the tokens' positions."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight, the mean in fp32 whatever the dtype (arXiv:1910.07467)."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Grouped-query attention of one sequence: q [rows, heads, head_dim], keys and values [1, kv_heads, n, head_dim]."""
+    rows, heads, head_dim = q.shape
+    if rows == 1:
+        # The query heads that share a key head become rows of one head: each key is read once, not once for each of them.
+        grouped = q.view(1, keys.shape[1], -1, head_dim)
+        return F.scaled_dot_product_attention(grouped, keys, values).view(1, heads, head_dim)
+    causal = mask is None
+    mixed = F.scaled_dot_product_attention(q.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=causal, enable_gqa=True)
+    return mixed[0].transpose(0, 1)

@@ -1,0 +1,211 @@
+"""The shape of a Llama-family model, read from GGUF metadata or a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aie_engine.errors import ModelError
+
+# Limits no model comes near: they keep a damaged or hostile file from asking for absurd amounts of memory.
+_LIMITS: dict[str, int] = {
+    "layers": 1_024,
+    "hidden": 131_072,
+    "heads": 2_048,
+    "kv_heads": 2_048,
+    "head_dim": 1_024,
+    "ffn": 1_048_576,
+    "vocab": 4_194_304,
+    "context": 16_777_216,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes and constants of the decoder.
+
+    `rope_factors` divides the RoPE frequencies one by one (head_dim / 2 values, Llama 3 style); None leaves them alone.
+    `attention_bias` adds biases to the q, k, v and output projections. With `tied_head` the output head is the embedding.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    context: int
+    rope_base: float
+    norm_eps: float
+    tied_head: bool
+    attention_bias: bool = False
+    rope_factors: tuple[float, ...] | None = None
+
+    @property
+    def q_width(self) -> int:
+        """Columns of the q projection: heads x head_dim."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of the k (or the v) projection: kv_heads x head_dim."""
+        return self.kv_heads * self.head_dim
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any],
+    path: Path,
+    *,
+    vocab: int,
+    tied_head: bool,
+    rope_factors: tuple[float, ...] | None,
+) -> ModelConfig:
+    """Builds the configuration from GGUF metadata.
+
+    What GGUF keeps in its tensors comes as arguments: the rows of the embedding, whether there is an output head, and
+    the values of `rope_freqs.weight`. Raises ModelError for other architectures and for unsupported RoPE scaling.
+    """
+    architecture = metadata.get("general.architecture")
+    if architecture != "llama":
+        raise ModelError(path, f"architecture {architecture!r}", "llama")
+    scaling = metadata.get("llama.rope.scaling.type", "none")
+    if scaling != "none":
+        raise ModelError(path, f"RoPE scaling {scaling!r}", "none, or Llama 3 factors in rope_freqs.weight")
+    if metadata.get("llama.expert_count", 0):
+        raise ModelError(path, "mixture of experts", "dense models")
+    fields = _Fields(metadata, path, prefix="llama.")
+    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+    head_dim = fields.integer("attention.key_length", hidden // max(heads, 1))
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if fields.integer(key, head_dim) != head_dim:
+            raise ModelError(path, f"llama.{key} differs from the head size {head_dim}", "equal sizes")
+    return _checked(
+        path,
+        ModelConfig(
+            layers=fields.integer("block_count"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=fields.integer("attention.head_count_kv", heads),
+            head_dim=head_dim,
+            ffn=fields.integer("feed_forward_length"),
+            vocab=vocab,
+            context=fields.integer("context_length"),
+            rope_base=fields.number("rope.freq_base", 10_000.0),
+            norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+            tied_head=tied_head,
+            rope_factors=rope_factors,
+        ),
+    )
+
+
+def config_from_huggingface(raw: Mapping[str, Any], path: Path) -> ModelConfig:
+    """Builds the configuration from a parsed `config.json`; raises ModelError for what the decoder cannot compute."""
+    refusals = (
+        (raw.get("model_type") != "llama", f"model_type {raw.get('model_type')!r}", "llama"),
+        (raw.get("hidden_act", "silu") != "silu", f"activation {raw.get('hidden_act')!r}", "silu"),
+        (bool(raw.get("quantization_config")), "quantised weights", "float32, float16, bfloat16; or GGUF"),
+        (bool(raw.get("mlp_bias")), "mlp_bias", "no bias in the feed-forward layers"),
+    )
+    for refused, wrong, accepted in refusals:
+        if refused:
+            raise ModelError(path, wrong, accepted)
+    fields = _Fields(raw, path)
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", hidden // max(heads, 1))
+    # transformers 5 writes everything about RoPE into `rope_parameters`; before, the base stood beside `rope_scaling`.
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ModelError(path, "rope_parameters is not an object")
+    base = _Fields(rope, path).number("rope_theta", fields.number("rope_theta", 10_000.0))
+    return _checked(
+        path,
+        ModelConfig(
+            layers=fields.integer("num_hidden_layers"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=fields.integer("num_key_value_heads", heads),
+            head_dim=head_dim,
+            ffn=fields.integer("intermediate_size"),
+            vocab=fields.integer("vocab_size"),
+            context=fields.integer("max_position_embeddings", 2_048),
+            rope_base=base,
+            norm_eps=fields.number("rms_norm_eps", 1e-6),
+            tied_head=bool(raw.get("tie_word_embeddings", False)),
+            attention_bias=bool(raw.get("attention_bias", False)),
+            rope_factors=_rope_factors(rope, base, head_dim, path),
+        ),
+    )
+
+
+def _rope_factors(rope: Mapping[str, Any], base: float, head_dim: int, path: Path) -> tuple[float, ...] | None:
+    """Per-frequency divisors of Llama 3.1 RoPE scaling ("The Llama 3 Herd of Models", and Meta's reference code).
+
+    Long wavelengths are stretched by `factor`, short ones kept, and the band between is interpolated.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ModelError(path, f"RoPE scaling {kind!r}", "default, llama3")
+    fields = _Fields(rope, path)
+    factor, low, high = (fields.number(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = fields.number("original_max_position_embeddings")
+    if high <= low or min(factor, low, original) <= 0:
+        raise ModelError(path, "inconsistent llama3 RoPE factors")
+    factors = []
+    for index in range(head_dim // 2):
+        wavelength = 2 * math.pi * base ** (2 * index / head_dim)
+        keep = min(max((original / wavelength - low) / (high - low), 0.0), 1.0)
+        factors.append(1.0 / (keep + (1.0 - keep) / factor))
+    return tuple(factors)
+
+
+def _checked(path: Path, config: ModelConfig) -> ModelConfig:
+    for name, limit in _LIMITS.items():
+        value = getattr(config, name)
+        if not 1 <= value <= limit:
+            raise ModelError(path, f"{name} = {value}", f"1 to {limit}")
+    if config.heads % config.kv_heads:
+        raise ModelError(path, f"{config.heads} heads do not divide into {config.kv_heads} KV heads")
+    if config.head_dim % 2:
+        raise ModelError(path, f"head size {config.head_dim} is odd", "even head sizes (RoPE turns pairs)")
+    if not (config.rope_base > 0 and 0 < config.norm_eps < 1):
+        raise ModelError(path, f"RoPE base {config.rope_base} or norm epsilon {config.norm_eps} out of range")
+    if config.rope_factors is not None and (
+        len(config.rope_factors) != config.head_dim // 2 or not all(0 < f < math.inf for f in config.rope_factors)
+    ):
+        raise ModelError(path, "RoPE factors do not fit the head size", f"{config.head_dim // 2} positive numbers")
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Typed access to untrusted key-value data; a missing or mistyped value is a ModelError that names the key."""
+
+    values: Mapping[str, Any]
+    path: Path
+    prefix: str = ""
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ModelError(self.path, f"{self.prefix}{key} is {value!r:.40}", "an integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ModelError(self.path, f"{self.prefix}{key} is {value!r:.40}", "a finite number")
+        return float(value)
+
+    def _get(self, key: str, default: float | None) -> Any:
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            value = default
+        if value is None:
+            raise ModelError(self.path, f"{self.prefix}{key} is missing")
+        return value
