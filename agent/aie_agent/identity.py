@@ -32,17 +32,27 @@ class _Entry:
     origin: Origin
     processes: set[ProcessId] = field(default_factory=set)
     ever_alive: bool = False
+    down_since_s: float | None = None
 
 
 class Engines:
-    """The engines that the agent knows of. `start_ticks(tgid)` says when a live process started, or None."""
+    """The engines that the agent knows of. `start_ticks(tgid)` says when a live process started, or None.
+
+    Not thread-safe: belongs to the event-loop thread.
+    """
 
     MAX_ENGINES = 64
     MAX_PROCESSES = 256
+    FORGET_AFTER_S = 3600.0
 
     def __init__(self, start_ticks: Callable[[int], int | None]) -> None:
         self._start_ticks = start_ticks
         self._entries: dict[str, _Entry] = {}
+        self._aliases: dict[str, str] = {}
+
+    def canonical(self, name: str) -> str:
+        """The name under which an engine is known that calls itself `name`."""
+        return self._aliases.get(name, name)
 
     def declare(self, name: str, origin: Origin, tgid: int | None = None) -> str | None:
         """Notes that engine `name` exists, and, with a tgid, that this process is one of its.
@@ -50,6 +60,8 @@ class Engines:
         Returns the name under which the process is known, which differs where a better origin named it; None when the
         caps are reached or the process is gone.
         """
+        if origin < Origin.CONFIG:
+            name = self.canonical(name)
         process = None
         if tgid is not None:
             ticks = self._start_ticks(tgid)
@@ -59,8 +71,9 @@ class Engines:
             owner = self._owner(process)
             if owner is not None and owner != name:
                 if self._entries[owner].origin >= origin:
+                    self._alias(name, owner)
                     return owner
-                self._entries[owner].processes.discard(process)
+                self._take_over(owner, name)
         entry = self._entries.get(name)
         if entry is None:
             if len(self._entries) >= self.MAX_ENGINES:
@@ -74,10 +87,36 @@ class Engines:
             entry.ever_alive = True
         return name
 
-    def prune(self) -> None:
-        """Forgets processes that ended. Engines stay: that one is down is what people want to see."""
-        for entry in self._entries.values():
+    def _alias(self, name: str, owner: str) -> None:
+        if name not in self._entries and len(self._aliases) < self.MAX_ENGINES:
+            self._aliases[name] = owner
+
+    def _take_over(self, loser: str, winner: str) -> None:
+        """A better origin names the processes of `loser`: all of them are the winner's, and the old name leads there."""
+        entry = self._entries.pop(loser)
+        target = self._entries.setdefault(winner, _Entry(entry.origin))
+        target.processes |= entry.processes
+        target.ever_alive |= entry.ever_alive
+        self._aliases.pop(winner, None)
+        self._alias(loser, winner)
+
+    def prune(self, now_s: float) -> list[str]:
+        """Forgets processes that ended, and returns the engines that lost their last one just now.
+
+        An engine stays when it is down, since that is what people want to see; one that the configuration does not name is
+        forgotten after an hour, so that engines with a new name at each start do not fill the table.
+        """
+        went_down = []
+        for name, entry in list(self._entries.items()):
             entry.processes = {p for p in entry.processes if self._start_ticks(p.tgid) == p.start_ticks}
+            if entry.processes or not entry.ever_alive:
+                entry.down_since_s = None
+            elif entry.down_since_s is None:
+                entry.down_since_s = now_s
+                went_down.append(name)
+            elif entry.origin is not Origin.CONFIG and now_s - entry.down_since_s > self.FORGET_AFTER_S:
+                del self._entries[name]
+        return went_down
 
     def names(self) -> list[str]:
         """All engines, in the order in which they became known."""

@@ -1,0 +1,1 @@
+"""Pure functions of samples: rates, quantiles, memory. Time is an argument."""

@@ -1,0 +1,114 @@
+"""What happened in a window of time: increases and rates of counters, quantiles of histograms, histories of gauges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from aie_agent.series import HistogramSeries, Series
+
+
+def increase(series: Series, start_s: float) -> tuple[float, float] | None:
+    """How much a counter rose since `start_s`, and over how many seconds that was seen; None with fewer than two points.
+
+    A counter that fell was restarted from 0, so what it shows afterwards is what it gained (as Prometheus reads it).
+    """
+    points = series.ring.since(start_s)
+    first = next(points, None)
+    if first is None:
+        return None
+    begin_s, last = end_s, _ = first
+    gained = 0.0
+    for time_s, value in points:
+        gained += value - last if value >= last else value
+        end_s, last = time_s, value
+    return (gained, end_s - begin_s) if end_s > begin_s else None
+
+
+def rate(all_series: Iterable[Series], start_s: float) -> float | None:
+    """The rate per second of counters taken together since `start_s`; None when none has two points."""
+    seen = [result for series in all_series if (result := increase(series, start_s)) is not None]
+    return sum(gained / seconds for gained, seconds in seen) if seen else None
+
+
+def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
+    """Observations per bucket since `start_s`. A total that fell means a restart, as in `increase`.
+
+    A series that began after `start_s` counts from its first state on: what it held then was observed before it was watched.
+    """
+    gained = [0.0] * (len(series.bounds) + 1)
+    last: Sequence[float] | None = None
+    for _, counts in series.since(start_s):
+        if last is not None:
+            base = last if sum(counts) >= sum(last) else [0.0] * len(counts)
+            gained = [g + max(now - before, 0.0) for g, now, before in zip(gained, counts, base, strict=True)]
+        last = counts
+    return gained
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[float], q: float) -> float | None:
+    """The q-quantile of a histogram, as Prometheus's `histogram_quantile` gives it; None without observations.
+
+    Linear within a bucket, the lowest one from 0; a quantile above the highest bound is that bound. `counts` per bucket, not
+    cumulative, one more than `bounds`. The bounds must be positive.
+    """
+    total = sum(counts)
+    if total <= 0:
+        return None
+    rank = q * total
+    below = 0.0
+    for index, bound in enumerate(bounds):
+        if counts[index] > 0 and below + counts[index] >= rank:
+            lower = bounds[index - 1] if index else 0.0
+            return lower + (bound - lower) * (rank - below) / counts[index]
+        below += counts[index]
+    return bounds[-1] if bounds else None
+
+
+def quantiles_of(all_series: Iterable[HistogramSeries], start_s: float, qs: Sequence[float]) -> list[float | None]:
+    """Quantiles of histograms with equal bounds, taken together, since `start_s`. Others than the first's bounds are left out."""
+    total: list[float] | None = None
+    bounds: tuple[float, ...] = ()
+    for series in all_series:
+        if total is None:
+            bounds, total = series.bounds, bucket_increase(series, start_s)
+        elif series.bounds == bounds:
+            total = [a + b for a, b in zip(total, bucket_increase(series, start_s), strict=True)]
+    if total is None:
+        return [None] * len(qs)
+    return [quantile(bounds, total, q) for q in qs]
+
+
+def level_history(all_series: Iterable[Series], now_s: float, points: int, step_s: float) -> tuple[float | None, ...]:
+    """The sum of gauges at `points` moments up to `now_s`, oldest first; None where none had a value that still counted."""
+    history: list[float | None] = [None] * points
+    start_s = now_s - points * step_s
+    for series in all_series:
+        hold_s = max(series.valid_until_s - series.last_time_s, step_s)
+        known = list(series.ring.since(start_s))
+        for index, (time_s, value) in enumerate(known):
+            end_s = known[index + 1][0] if index + 1 < len(known) else time_s + hold_s
+            for step in _steps(time_s, min(end_s, time_s + hold_s), start_s, points, step_s):
+                history[step] = (history[step] or 0.0) + value
+    return tuple(history)
+
+
+def rate_history(all_series: Iterable[Series], now_s: float, points: int, step_s: float) -> tuple[float | None, ...]:
+    """The rate per second of counters, taken together, at `points` moments up to `now_s`, oldest first."""
+    history: list[float | None] = [None] * points
+    start_s = now_s - points * step_s
+    for series in all_series:
+        known = list(series.ring.since(start_s))
+        for (begin_s, before), (end_s, value) in pairwise(known):
+            gained = value - before if value >= before else value
+            for step in _steps(begin_s, end_s, start_s, points, step_s):
+                history[step] = (history[step] or 0.0) + gained / (end_s - begin_s)
+    return tuple(history)
+
+
+def _steps(begin_s: float, end_s: float, start_s: float, points: int, step_s: float) -> range:
+    """The steps whose moment, `start_s + (step + 1) * step_s`, lies in [begin_s, end_s)."""
+    first = math.ceil((begin_s - start_s) / step_s) - 1
+    last = math.ceil((end_s - start_s) / step_s) - 1
+    return range(max(first, 0), min(last, points))

@@ -1,0 +1,155 @@
+"""The agent's configuration: a TOML file, validated strictly. Every error is one line with file, key and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, EngineName, HttpUrl, SocketPath, Upstream
+from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used: one line that names file, key and what is accepted."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class ApiSection(_Section, frozen=True):
+    """[api]: the HTTP API and the Prometheus page."""
+
+    listen: Address = Address(f"127.0.0.1:{AGENT_HTTP_PORT}")
+    insecure: bool = False
+
+
+class StatsdSection(_Section, frozen=True):
+    """[statsd]: where hooks and other senders reach the agent, and whether their packets are passed on."""
+
+    unix: SocketPath = msgspec.field(default_factory=lambda: SocketPath(str(statsd_socket())))
+    udp: AddressOrOff = AddressOrOff(f"127.0.0.1:{STATSD_UDP_PORT}")
+    datadog: bool = True
+    relay: Upstream = Upstream(OFF)
+
+
+class StoreSection(_Section, frozen=True):
+    """[store]: how much is remembered, and over which window rates and quantiles are taken."""
+
+    max_series: int = 10_000
+    retention: Duration = Duration(300.0)
+    window: Duration = Duration(60.0)
+
+
+class SourcesSection(_Section, frozen=True):
+    """[sources]: how often the host, the processes and the engines' pages are read."""
+
+    host_period: Duration = Duration(1.0)
+    process_period: Duration = Duration(1.0)
+    scrape_period: Duration = Duration(1.0)
+    scrape_timeout: Duration = Duration(2.0)
+
+
+class EngineSection(_Section, frozen=True):
+    """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
+
+    name: EngineName
+    metrics_url: HttpUrl | None = None
+    pid_file: str | None = None
+
+
+class Config(_Section, frozen=True):
+    """Everything. What is not given has the default that stands above."""
+
+    api: ApiSection = ApiSection()
+    statsd: StatsdSection = msgspec.field(default_factory=StatsdSection)
+    store: StoreSection = StoreSection()
+    sources: SourcesSection = SourcesSection()
+    engines: tuple[EngineSection, ...] = ()
+
+
+def _decode_custom(type_: type, value: Any) -> Any:
+    """msgspec's hook for the types above; their ValueErrors become its ValidationError, with the key's path."""
+    return type_.parse(value)  # type: ignore[attr-defined]
+
+
+def load(path: Path | None) -> Config:
+    """The configuration in a file, or the defaults. Raises ConfigError."""
+    if path is None:
+        return Config()
+    try:
+        text = path.read_bytes().decode()
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    return parse(table, str(path))
+
+
+def parse(table: Mapping[str, Any], origin: str) -> Config:
+    """The configuration in a table read from `origin`. Raises ConfigError."""
+    _refuse_unknown_keys(table, Config, "", origin)
+    try:
+        config = msgspec.convert(table, Config, dec_hook=_decode_custom)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{origin}: {_readable(str(error))}") from error
+    _check_values(config, origin)
+    return config
+
+
+def _refuse_unknown_keys(table: Mapping[str, Any], struct: type[msgspec.Struct], prefix: str, origin: str) -> None:
+    """msgspec names an unknown key, but not the ones it knows; a typo should not need the manual."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for key, value in table.items():
+        if key not in fields:
+            close = difflib.get_close_matches(key, fields, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ConfigError(f"{origin}: unknown key {prefix}{key}: {hint}accepted: {', '.join(fields)}")
+        type_ = fields[key]
+        if isinstance(type_, type) and issubclass(type_, msgspec.Struct) and isinstance(value, Mapping):
+            _refuse_unknown_keys(value, type_, f"{prefix}{key}.", origin)
+        elif key == "engines" and isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    _refuse_unknown_keys(item, EngineSection, f"{prefix}engines[{index}].", origin)
+
+
+def _readable(message: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.store.max_series`" as "store.max_series: expected int, got str"."""
+    text, _, path = message.partition(" - at `$")
+    key = path.rstrip("`").removeprefix(".")
+    text = text.replace("`", "").replace("Expected", "expected").replace("Object missing required field", "missing key")
+    return f"{key}: {text}" if key else text
+
+
+def _check_values(config: Config, origin: str) -> None:
+    """What no type can say. Each row: whether it is wrong, the key, what is accepted."""
+    names = [engine.name for engine in config.engines]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    sources, store = config.sources, config.store
+    rules = [
+        (not 100 <= store.max_series <= 1_000_000, "store.max_series", "accepted: 100 to 1000000"),
+        (not 10 <= store.window <= 3600, "store.window", 'accepted: "10s" to "1h"'),
+        (not store.window <= store.retention <= 86400, "store.retention", 'accepted: at least store.window, at most "24h"'),
+        (not 0.1 <= sources.host_period <= 60, "sources.host_period", 'accepted: "100ms" to "60s"'),
+        (not 0.1 <= sources.process_period <= 60, "sources.process_period", 'accepted: "100ms" to "60s"'),
+        (not 0.1 <= sources.scrape_period <= 60, "sources.scrape_period", 'accepted: "100ms" to "60s"'),
+        (not 0.1 <= sources.scrape_timeout <= 60, "sources.scrape_timeout", 'accepted: "100ms" to "60s"'),
+        (duplicate is not None, "engines", f"the name {duplicate!r} is given twice"),
+        (
+            not (config.api.listen.is_loopback or config.api.insecure),
+            "api.listen",
+            f"{config.api.listen} can be reached from other hosts, without a password: set api.insecure = true if that is meant",
+        ),
+    ]
+    for wrong, key, accepted in rules:
+        if wrong:
+            raise ConfigError(f"{origin}: {key}: {accepted}")

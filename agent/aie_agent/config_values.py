@@ -1,0 +1,154 @@
+"""Values of the configuration that no TOML type says: durations with a unit, addresses, paths, URLs, names.
+
+Each is the Python type it stands for, with a `parse` that raises ValueError with what is accepted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from aie_telemetry.endpoints import AGENT_HTTP_PORT
+
+OFF: Final = "off"
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_ENGINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@-]{0,62}")
+
+
+class Duration(float):
+    """Seconds, written with a unit: "500ms", "10s", "5m", "1h"."""
+
+    @classmethod
+    def parse(cls, value: object) -> Duration:
+        """Raises ValueError for anything but a string with a number and a unit; a bare number would leave the unit to guessing."""
+        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f'expected a duration with a unit, such as "500ms", "10s", "5m" or "1h", got {value!r}')
+        return cls(float(match[1]) * _UNIT_SECONDS[match[2]])
+
+
+class Address(str):
+    """HOST:PORT, with IPv6 hosts in brackets."""
+
+    __slots__ = ()
+
+    @property
+    def host(self) -> str:
+        """Without brackets."""
+        return urlsplit(f"//{self}").hostname or ""
+
+    @property
+    def port(self) -> int:
+        """0 lets the system choose."""
+        return urlsplit(f"//{self}").port or 0
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @classmethod
+    def parse(cls, value: object) -> Address:
+        """Raises ValueError for anything but a string HOST:PORT."""
+        if isinstance(value, str):
+            try:
+                parts = urlsplit(f"//{value}")
+                if parts.hostname and parts.port is not None and parts.netloc == value and "@" not in value:
+                    return cls(value)
+            except ValueError:
+                pass
+        raise ValueError(f'expected "HOST:PORT", such as "127.0.0.1:{AGENT_HTTP_PORT}", got {value!r}')
+
+
+class AddressOrOff(Address):
+    """HOST:PORT, or "off"."""
+
+    __slots__ = ()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the part is switched off."""
+        return self == OFF
+
+    @classmethod
+    def parse(cls, value: object) -> AddressOrOff:
+        """Raises ValueError for anything but HOST:PORT or "off"."""
+        return cls(value) if value == OFF else cls(Address.parse(value))
+
+
+class SocketPath(str):
+    """An absolute path for a Unix socket, or "off"."""
+
+    __slots__ = ()
+
+    @property
+    def path(self) -> Path | None:
+        """None when switched off."""
+        return None if self == OFF else Path(self)
+
+    @classmethod
+    def parse(cls, value: object) -> SocketPath:
+        """Raises ValueError for a relative path or one that is too long for a Unix socket (107 bytes)."""
+        if value == OFF or (isinstance(value, str) and value.startswith("/") and len(value.encode()) <= 107):
+            return cls(value)
+        raise ValueError(f'expected an absolute path of at most 107 bytes, or "off", got {value!r}')
+
+
+class Upstream(str):
+    """Where StatsD packets are passed on to: udp://HOST:PORT, unix:///PATH, or "off"."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Upstream:
+        """Raises ValueError for any other form."""
+        if isinstance(value, str):
+            if value == OFF or (value.startswith("unix:///") and len(value) > 8):
+                return cls(value)
+            if value.startswith("udp://"):
+                try:
+                    Address.parse(value.removeprefix("udp://"))
+                except ValueError:
+                    pass
+                else:
+                    return cls(value)
+        raise ValueError(f'expected "udp://HOST:PORT", "unix:///PATH" or "off", got {value!r}')
+
+
+class HttpUrl(str):
+    """An http:// or https:// URL."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> HttpUrl:
+        """Raises ValueError for any other scheme, or a URL without a host."""
+        if isinstance(value, str):
+            try:
+                parts = urlsplit(value)
+                if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                    return cls(value)
+            except ValueError:
+                pass
+        raise ValueError(f'expected a URL such as "http://127.0.0.1:8000/metrics", got {value!r}')
+
+
+class EngineName(str):
+    """A name of an engine."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> EngineName:
+        """Raises ValueError for names that would not survive as a label or on a StatsD line."""
+        if isinstance(value, str) and _ENGINE_NAME.fullmatch(value):
+            return cls(value)
+        raise ValueError(f"expected 1 to 63 letters, digits or ._/@- beginning with a letter or digit, got {value!r}")

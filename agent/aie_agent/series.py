@@ -1,0 +1,123 @@
+"""One series of the store: a ring of its last points. Fixed size, so that a thousand of them have a known price."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from aie_agent.samples import Tags
+from aie_telemetry.catalogue import Kind
+
+
+class Ring:
+    """The last `capacity` (time, value) pairs, times ascending. 16 bytes a point, taken as points come."""
+
+    __slots__ = ("_capacity", "_start", "_times", "_values")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._times = array("d")
+        self._values = array("d")
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def append(self, time_s: float, value: float) -> None:
+        """Adds the newest point, over the oldest one when full. Times must not go back, which the store sees to."""
+        if len(self._times) < self._capacity:
+            self._times.append(time_s)
+            self._values.append(value)
+        else:
+            self._times[self._start] = time_s
+            self._values[self._start] = value
+            self._start = (self._start + 1) % self._capacity
+
+    def since(self, time_s: float) -> Iterator[tuple[float, float]]:
+        """The points from the last one at or before `time_s` (what was known then) to the newest."""
+        first = max(self._rank(time_s) - 1, 0)
+        count = len(self._times)
+        for offset in range(first, count):
+            index = (self._start + offset) % count
+            yield self._times[index], self._values[index]
+
+    def _rank(self, time_s: float) -> int:
+        """How many points lie at or before `time_s`. The ring is two ascending runs, split at its start."""
+        old = bisect_right(self._times, time_s, self._start, len(self._times)) - self._start
+        if old < len(self._times) - self._start or self._start == 0:
+            return old
+        return old + bisect_right(self._times, time_s, 0, self._start)
+
+
+class Series:
+    """A counter or gauge. `valid_until_s` is when its last value stops counting as current."""
+
+    __slots__ = ("kind", "last_time_s", "name", "ring", "source", "tags", "valid_until_s", "value")
+
+    def __init__(self, name: str, kind: Kind, tags: Tags, source: str, capacity: int) -> None:
+        self.name = name
+        self.kind = kind
+        self.tags = tags
+        self.source = source
+        self.ring = Ring(capacity)
+        self.value = 0.0
+        self.last_time_s = 0.0
+        self.valid_until_s = 0.0
+
+    def append(self, time_s: float, value: float) -> None:
+        """Notes the newest value."""
+        self.value = value
+        self.last_time_s = time_s
+        self.ring.append(time_s, value)
+
+
+class HistogramSeries:
+    """A histogram: cumulative-over-time counts per bucket. A state equal to the one before is not stored again."""
+
+    __slots__ = (
+        "_capacity",
+        "_states",
+        "_times",
+        "bounds",
+        "counts",
+        "last_time_s",
+        "name",
+        "source",
+        "tags",
+        "total",
+        "valid_until_s",
+    )
+
+    kind = Kind.HISTOGRAM
+
+    def __init__(self, name: str, tags: Tags, source: str, bounds: tuple[float, ...], capacity: int) -> None:
+        self.name = name
+        self.tags = tags
+        self.source = source
+        self.bounds = bounds
+        self.counts: Sequence[float] = array("d", bytes(8 * (len(bounds) + 1)))
+        self.total = 0.0
+        self.last_time_s = 0.0
+        self.valid_until_s = 0.0
+        self._capacity = capacity
+        self._times: list[float] = []
+        self._states: list[Sequence[float]] = []
+
+    def append(self, time_s: float, counts: Sequence[float], total: float) -> None:
+        """Notes the newest state: `counts` per bucket, one more than the bounds, and the sum of all values."""
+        self.last_time_s = time_s
+        self.total = total
+        state = array("d", counts)
+        if self._states and state == self._states[-1]:
+            return
+        self.counts = state
+        self._times.append(time_s)
+        self._states.append(state)
+        if len(self._times) > self._capacity:
+            del self._times[0], self._states[0]
+
+    def since(self, time_s: float) -> Iterator[tuple[float, Sequence[float]]]:
+        """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`."""
+        first = max(bisect_right(self._times, time_s) - 1, 0)
+        yield from zip(self._times[first:], self._states[first:], strict=True)

@@ -1,0 +1,188 @@
+"""The last minutes of every series, bounded in number and size. Written from the event-loop thread only.
+
+Two rules live here. *One source wins*: for each engine and metric its own page goes before StatsD, and StatsD before eBPF; what
+comes from a worse source while the better one is fresh is passed over. *Everything is capped*: what is refused is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from aie_agent.samples import Batch, HistogramPoint, Point, Tags
+from aie_agent.series import HistogramSeries, Series
+from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
+
+AnySeries = Series | HistogramSeries
+Key = tuple[str, Tags]
+
+REFUSALS = ("series_limit", "kind_conflict", "reserved_name", "bad_labels", "out_of_order")
+
+# Seconds for which a value counts as current when no newer one comes. StatsD senders speak only when something changes.
+_VALID_S = {"statsd": 300.0}
+_VALID_DEFAULT_S = 5.0
+
+# Which source wins an engine's metric; sources that are not here report what no other does, and never compete.
+_RANKS = {"scrape": 3, "statsd": 2, "bpf": 1}
+_OWNER_FRESH_S = 5.0
+
+
+class Store:
+    """Series by name and labels. `canonical` maps an engine's name to the one it is known by."""
+
+    def __init__(self, *, max_series: int, retention_s: float, period_s: float, canonical: Callable[[str], str] = str) -> None:
+        self._max_series = max_series
+        self._retention_s = retention_s
+        self._period_s = period_s
+        self._capacity = int(retention_s / period_s) + 1
+        self._canonical = canonical
+        self._series: dict[Key, AnySeries] = {}
+        self._by_name: dict[str, dict[Tags, AnySeries]] = {}
+        self._owners: dict[tuple[str, str], tuple[int, float]] = {}
+        self._size = 0
+        self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
+        self.accepted: Counter[str] = Counter()
+        self.shadowed = 0
+
+    @property
+    def size(self) -> int:
+        """Series held, as Prometheus counts them: a histogram is one per bucket and two more."""
+        return self._size
+
+    @property
+    def limit(self) -> int:
+        """Most series held."""
+        return self._max_series
+
+    def apply(self, batch: Batch) -> None:
+        """Takes a batch in."""
+        source, _, _ = batch.source.partition(":")
+        rank = _RANKS.get(source)
+        valid_until_s = batch.time_s + _VALID_S.get(source, _VALID_DEFAULT_S)
+        for point in batch.points:
+            tags = self._admit(point.name, point.tags, rank, batch.time_s)
+            if tags is not None:
+                self._take_point(point, tags, batch, valid_until_s)
+        for histogram in batch.histograms:
+            tags = self._admit(histogram.name, histogram.tags, rank, batch.time_s)
+            if tags is not None:
+                self._take_histogram(histogram, tags, batch, valid_until_s)
+
+    def _admit(self, name: str, tags: Tags, rank: int | None, time_s: float) -> Tags | None:
+        """The labels under which a sample is kept, or None when a better source reports the metric of this engine."""
+        if not name.startswith(RESERVED_PREFIX):
+            return tags
+        metric = CATALOGUE.get(name)
+        if metric is None:
+            self.refused["reserved_name"] += 1
+            return None
+        engine = next((value for label, value in tags if label == "engine"), None)
+        if engine is None or rank is None:
+            return tags
+        canonical = self._canonical(engine)
+        if canonical != engine:
+            tags = tuple((label, canonical if label == "engine" else value) for label, value in tags)
+        owner_rank, owner_time_s = self._owners.get((canonical, name), (0, 0.0))
+        if rank < owner_rank and time_s - owner_time_s <= _OWNER_FRESH_S:
+            self.shadowed += 1
+            return None
+        self._owners[canonical, name] = (rank, time_s)
+        return tags
+
+    def _take_point(self, point: Point, tags: Tags, batch: Batch, valid_until_s: float) -> None:
+        series = self._series.get((point.name, tags))
+        if series is None:
+            series = Series(point.name, point.kind, tags, batch.source, self._capacity)
+            if not self._insert(series, 1):
+                return
+            if point.delta and point.kind is Kind.COUNTER:  # a first delta is a rise from 0, not where the counter stood
+                series.append(batch.time_s - self._period_s, 0.0)
+        if not isinstance(series, Series) or series.kind is not point.kind:
+            self.refused["kind_conflict"] += 1
+            return
+        if batch.time_s < series.last_time_s:
+            self.refused["out_of_order"] += 1
+            return
+        series.append(batch.time_s, series.value + point.value if point.delta else point.value)
+        series.source = batch.source
+        series.valid_until_s = valid_until_s
+        self.accepted[batch.source] += 1
+
+    def _take_histogram(self, point: HistogramPoint, tags: Tags, batch: Batch, valid_until_s: float) -> None:
+        series = self._series.get((point.name, tags))
+        if isinstance(series, HistogramSeries) and series.bounds != point.bounds:
+            # Another source with other buckets took over, or the engine was upgraded: counts cannot be carried across.
+            self._remove(series)
+            series = None
+        if series is None:
+            series = HistogramSeries(point.name, tags, batch.source, point.bounds, self._capacity)
+            if not self._insert(series, len(point.counts) + 2):
+                return
+            if point.delta:
+                series.append(batch.time_s - self._period_s, series.counts, 0.0)
+        if not isinstance(series, HistogramSeries):
+            self.refused["kind_conflict"] += 1
+            return
+        if batch.time_s < series.last_time_s:
+            self.refused["out_of_order"] += 1
+            return
+        if point.delta:
+            counts = [old + new for old, new in zip(series.counts, point.counts, strict=True)]
+            series.append(batch.time_s, counts, series.total + point.total)
+        else:
+            series.append(batch.time_s, point.counts, point.total)
+        series.source = batch.source
+        series.valid_until_s = valid_until_s
+        self.accepted[batch.source] += 1
+
+    def _insert(self, series: AnySeries, weight: int) -> bool:
+        if self._size + weight > self._max_series:
+            self.refused["series_limit"] += 1
+            return False
+        self._size += weight
+        self._series[series.name, series.tags] = series
+        self._by_name.setdefault(series.name, {})[series.tags] = series
+        return True
+
+    def _remove(self, series: AnySeries) -> None:
+        self._size -= len(series.counts) + 2 if isinstance(series, HistogramSeries) else 1
+        del self._series[series.name, series.tags]
+        named = self._by_name[series.name]
+        del named[series.tags]
+        if not named:
+            del self._by_name[series.name]
+
+    def evict(self, now_s: float) -> None:
+        """Forgets series that had no new value for as long as the store remembers anything."""
+        horizon_s = now_s - self._retention_s
+        for series in [series for series in self._series.values() if series.last_time_s < horizon_s]:
+            self._remove(series)
+
+    def expire_engine(self, engine: str) -> None:
+        """What an engine that is gone said of itself is not current any more. Its history stays."""
+        for series in self._series.values():
+            if series.name.startswith("aie_engine_") and ("engine", engine) in series.tags and series.name != "aie_engine_up":
+                series.valid_until_s = 0.0
+
+    def names(self) -> list[str]:
+        """Names of all metrics that are held."""
+        return list(self._by_name)
+
+    def all(self, name: str) -> Iterable[AnySeries]:
+        """Every series of a metric."""
+        return list(self._by_name.get(name, {}).values())
+
+    def scalars(self, name: str, **labels: str) -> list[Series]:
+        """The counter or gauge series of a metric that have these labels."""
+        wanted = set(labels.items())
+        return [s for s in self._by_name.get(name, {}).values() if isinstance(s, Series) and wanted.issubset(s.tags)]
+
+    def histograms(self, name: str, **labels: str) -> list[HistogramSeries]:
+        """The histogram series of a metric that have these labels."""
+        wanted = set(labels.items())
+        return [s for s in self._by_name.get(name, {}).values() if isinstance(s, HistogramSeries) and wanted.issubset(s.tags)]
+
+    def current(self, name: str, now_s: float, **labels: str) -> float | None:
+        """The current value of a metric, summed over the series with these labels; None when there is none."""
+        values = [series.value for series in self.scalars(name, **labels) if series.valid_until_s >= now_s]
+        return sum(values) if values else None
