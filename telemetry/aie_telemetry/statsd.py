@@ -33,6 +33,8 @@ MAX_LINE_BYTES: Final = 8192
 MAX_TAGS: Final = 32
 MAX_PARTS: Final = 1024
 _MEMO_ENTRIES: Final = 8192
+# Only what is short is remembered: a flood of long, ever new lines may not cost the memos' entries times 8 KiB.
+_MEMO_LINE_BYTES: Final = 512
 
 # A number as StatsD clients write it. `float()` alone would also take "1_000", " 1 ", "infinity" and non-ASCII digits.
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -154,6 +156,8 @@ class Parser:
         if shape is not None:
             return Parsed([Sample(shape.name, shape.type, float(number), shape.tags, shape.rate)], [])
         parsed = self._whole_line(line)
+        if len(key) > _MEMO_LINE_BYTES:
+            return parsed
         if len(parsed.samples) == 1 and not parsed.refusals and parsed.samples[0].type != "set":
             if len(self._shapes) >= _MEMO_ENTRIES:
                 self._shapes.clear()
@@ -192,9 +196,11 @@ class Parser:
         return Parsed(samples, refusals)
 
     def _remember(self, bucket: str) -> _Head:
-        if len(self._heads) >= _MEMO_ENTRIES:
-            self._heads.clear()
-        head = self._heads[bucket] = _read_bucket(bucket)
+        head = _read_bucket(bucket)
+        if len(bucket) <= _MEMO_LINE_BYTES:
+            if len(self._heads) >= _MEMO_ENTRIES:
+                self._heads.clear()
+            self._heads[bucket] = head
         return head
 
     def _parts(self, rest: str, name: str, tags: Tags, samples: list[Sample], refusals: list[Refusal]) -> None:

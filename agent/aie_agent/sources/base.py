@@ -14,7 +14,15 @@ log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
-    """A collection failed for a reason outside: one line that says what, and what to do if there is something to do."""
+    """A collection failed for a reason outside: one line that says what, and what to do if there is something to do.
+
+    `batch` is what was read all the same, where only a part failed (one of two sockets): it is delivered, and the source counts
+    as down, since something that was asked of it does not work.
+    """
+
+    def __init__(self, message: str, batch: Batch | None = None) -> None:
+        super().__init__(message)
+        self.batch = batch
 
 
 class Source(Protocol):
@@ -78,7 +86,7 @@ class Runner:
         health.collections += 1
         start = time.perf_counter()
         try:
-            self._deliver(await self.source.collect(self._clock()))
+            await self._collect_and_deliver()
         except SourceError as error:
             self._failed(str(error))
         except Exception as error:  # a bug in one source must not end the others
@@ -92,6 +100,15 @@ class Runner:
             health.last_success_s = self._clock()
         finally:
             health.seconds += time.perf_counter() - start
+
+    async def _collect_and_deliver(self) -> None:
+        try:
+            batch = await self.source.collect(self._clock())
+        except SourceError as error:
+            if error.batch is not None:
+                self._deliver(error.batch)
+            raise
+        self._deliver(batch)
 
     def _failed(self, reason: str) -> None:
         if self.health.reason != reason:
