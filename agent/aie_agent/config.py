@@ -78,20 +78,16 @@ def _decode_custom(type_: type, value: Any) -> Any:
     return type_.parse(value)  # type: ignore[attr-defined]
 
 
-def load(path: Path | None) -> Config:
-    """The configuration in a file, or the defaults. Raises ConfigError."""
-    if path is None:
-        return Config()
+def read(path: Path) -> dict[str, Any]:
+    """The table in a TOML file, not validated yet. Raises ConfigError."""
     try:
-        text = path.read_bytes().decode()
-        table = tomllib.loads(text)
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    return parse(table, str(path))
 
 
 def parse(table: Mapping[str, Any], origin: str) -> Config:

@@ -20,6 +20,14 @@ _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ENGINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@-]{0,62}")
 
 
+def is_this_host(host: str) -> bool:
+    """Whether a host name or address is the loopback, without asking a name server."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Duration(float):
     """Seconds, written with a unit: "500ms", "10s", "5m", "1h"."""
 
@@ -50,10 +58,7 @@ class Address(str):
     @property
     def is_loopback(self) -> bool:
         """Whether only this host can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_this_host(self.host)
 
     @classmethod
     def parse(cls, value: object) -> Address:
@@ -127,6 +132,17 @@ class HttpUrl(str):
     """An http:// or https:// URL."""
 
     __slots__ = ()
+
+    @property
+    def host(self) -> str:
+        """Without brackets."""
+        return urlsplit(self).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The scheme's own where the URL names none."""
+        parts = urlsplit(self)
+        return parts.port or (443 if parts.scheme == "https" else 80)
 
     @classmethod
     def parse(cls, value: object) -> HttpUrl:

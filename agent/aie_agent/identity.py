@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Literal
 
 
 class Origin(IntEnum):
@@ -127,7 +128,7 @@ class Engines:
         entry = self._entries.get(name)
         return sorted(entry.processes, key=lambda process: process.tgid) if entry else []
 
-    def state(self, name: str) -> str:
+    def state(self, name: str) -> Literal["up", "down", "unknown"]:
         """ "up" with a live process, "down" after the last one ended, "unknown" while none was ever seen."""
         entry = self._entries.get(name)
         if entry is None or not (entry.processes or entry.ever_alive):

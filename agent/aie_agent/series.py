@@ -53,7 +53,7 @@ class Ring:
 class Series:
     """A counter or gauge. `valid_until_s` is when its last value stops counting as current."""
 
-    __slots__ = ("kind", "last_time_s", "name", "ring", "source", "tags", "valid_until_s", "value")
+    __slots__ = ("__weakref__", "kind", "last_time_s", "name", "ring", "source", "tags", "valid_until_s", "value")
 
     def __init__(self, name: str, kind: Kind, tags: Tags, source: str, capacity: int) -> None:
         self.name = name

@@ -95,14 +95,15 @@ class Store:
             series = Series(point.name, point.kind, tags, batch.source, self._capacity)
             if not self._insert(series, 1):
                 return
-            if point.delta and point.kind is Kind.COUNTER:  # a first delta is a rise from 0, not where the counter stood
-                series.append(batch.time_s - self._period_s, 0.0)
         if not isinstance(series, Series) or series.kind is not point.kind:
             self.refused["kind_conflict"] += 1
             return
         if batch.time_s < series.last_time_s:
             self.refused["out_of_order"] += 1
             return
+        if point.delta and series.kind is Kind.COUNTER and batch.time_s - series.last_time_s > 1.5 * self._period_s:
+            # Deltas come only when something happened: until a period ago the counter stood where it was, at first at 0.
+            series.append(batch.time_s - self._period_s, series.value)
         series.append(batch.time_s, series.value + point.value if point.delta else point.value)
         series.source = batch.source
         series.valid_until_s = valid_until_s

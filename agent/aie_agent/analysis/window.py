@@ -9,26 +9,27 @@ from itertools import pairwise
 from aie_agent.series import HistogramSeries, Series
 
 
-def increase(series: Series, start_s: float) -> tuple[float, float] | None:
-    """How much a counter rose since `start_s`, and over how many seconds that was seen; None with fewer than two points.
+def increase(series: Series, start_s: float, now_s: float) -> tuple[float, float] | None:
+    """How much a counter rose from `start_s` to `now_s`, and over how many of those seconds it was known; None when it was not.
 
-    A counter that fell was restarted from 0, so what it shows afterwards is what it gained (as Prometheus reads it).
+    A counter that fell was restarted from 0, so what it shows afterwards is what it gained (as Prometheus reads it). One that
+    sent nothing since its last point did not rise: StatsD senders speak only when something happens.
     """
     points = series.ring.since(start_s)
     first = next(points, None)
     if first is None:
         return None
-    begin_s, last = end_s, _ = first
+    begin_s, last = max(first[0], start_s), first[1]
     gained = 0.0
-    for time_s, value in points:
+    for _, value in points:
         gained += value - last if value >= last else value
-        end_s, last = time_s, value
-    return (gained, end_s - begin_s) if end_s > begin_s else None
+        last = value
+    return (gained, now_s - begin_s) if now_s > begin_s else None
 
 
-def rate(all_series: Iterable[Series], start_s: float) -> float | None:
-    """The rate per second of counters taken together since `start_s`; None when none has two points."""
-    seen = [result for series in all_series if (result := increase(series, start_s)) is not None]
+def rate(all_series: Iterable[Series], start_s: float, now_s: float) -> float | None:
+    """The rate per second of counters taken together from `start_s` to `now_s`; None when none was known for a while."""
+    seen = [result for series in all_series if (result := increase(series, start_s, now_s)) is not None]
     return sum(gained / seconds for gained, seconds in seen) if seen else None
 
 

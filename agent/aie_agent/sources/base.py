@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from aie_agent.samples import Batch
 
@@ -55,7 +55,7 @@ class Health:
         self.seconds = 0.0
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["up", "down", "waiting"]:
         """ "waiting" before the first collection has ended, then "up" or "down"."""
         if self.reason is not None:
             return "down"

@@ -1,0 +1,92 @@
+"""The command line of `aie-agent`: parses, loads the configuration, hands over to one of `commands/`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from aie_agent import config as configuration
+from aie_agent.commands import check, parse_statsd
+from aie_agent.config import Config, ConfigError
+
+DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 good, 1 something is missing or was refused, 2 bad arguments or configuration."""
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "parse-statsd":
+        return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
+    try:
+        config = _config(arguments)
+    except ConfigError as error:
+        print(f"aie-agent: {error}", file=sys.stderr)
+        return 2
+    if arguments.command == "check":
+        return _quietly(lambda: check.run(config, as_json=arguments.json))
+    from aie_agent.commands import run  # only the daemon needs the HTTP server: the other commands answer at once
+
+    return run.run(config)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="aie-agent", description="Says what is wrong with the inference engines of this host.")
+    parser.add_argument("--version", action="version", version=f"aie-agent {version('aie-observability')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="watch the engines of this host, until stopped")
+    check_ = commands.add_parser("check", help="what can be seen on this host, what cannot, why, and what to do")
+    check_.add_argument("--json", action="store_true", help="as one JSON array")
+    for command in (run, check_):
+        command.add_argument("--config", type=Path, metavar="FILE", help=f"TOML file (default: {DEFAULT_CONFIG} where it exists)")
+        command.add_argument("--listen", metavar="HOST:PORT", help="overrides api.listen")
+        command.add_argument(
+            "--engine",
+            action="append",
+            default=[],
+            metavar="NAME=URL",
+            help="an engine and its metrics page, beside those of the file",
+        )
+    statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
+    statsd.add_argument(
+        "--datadog", action="store_true", help="read DogStatsD's tags, packed values, events and service checks too"
+    )
+    statsd.add_argument("--json", action="store_true", help="one JSON object a line")
+    return parser
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    """The file, with what the command line adds, validated as one. Raises ConfigError."""
+    path = arguments.config
+    if path is None and DEFAULT_CONFIG.exists():
+        path = DEFAULT_CONFIG
+    table: dict[str, Any] = {} if path is None else configuration.read(path)
+    origin = "command line" if path is None else str(path)
+    if arguments.listen is not None:
+        table.setdefault("api", {})["listen"] = arguments.listen
+    for item in arguments.engine:
+        name, equals, url = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--engine: expected NAME=URL, got {item!r}")
+        table.setdefault("engines", []).append({"name": name, "metrics_url": url})
+    return configuration.parse(table, origin)
+
+
+def _quietly(command: Any) -> int:
+    """A reader that goes away (`| head`) and Ctrl-C end a command without a traceback."""
+    try:
+        status: int = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

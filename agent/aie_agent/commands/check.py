@@ -1,0 +1,159 @@
+"""`aie-agent check`: what can be seen on this host, what cannot, why, and what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from aie_agent.config import Config, EngineSection
+from aie_agent.config_values import Address
+from aie_agent.sources.listeners import tgids_listening_on
+from aie_ebpf import prerequisites
+
+
+class Row(NamedTuple):
+    """One thing that aie sees or does not: `needed` marks what the configuration asks for, and so decides the exit status."""
+
+    what: str
+    visible: bool
+    needed: bool
+    found: str
+    remedy: str = ""
+
+
+def run(config: Config, *, as_json: bool) -> int:
+    """Prints a row for each thing. Returns 0 when all that the configuration asks for can be seen, else 1."""
+    rows = list(_rows(config))
+    if as_json:
+        print(msgspec.json.encode([row._asdict() for row in rows]).decode())
+    else:
+        width = max(len(row.what) for row in rows)
+        for row in rows:
+            print(_line(row, width))
+    return 0 if all(row.visible for row in rows if row.needed) else 1
+
+
+def _line(row: Row, width: int) -> str:
+    mark = "ok      " if row.visible else "MISSING " if row.needed else "not seen"
+    remedy = f"\n{' ' * (width + 12)}-> {row.remedy}" if row.remedy and not row.visible else ""
+    return f"{mark}  {row.what:<{width}}  {row.found}{remedy}"
+
+
+def _rows(config: Config) -> Iterator[Row]:
+    yield _api(config.api.listen)
+    yield from _statsd(config)
+    yield from _host()
+    for engine in config.engines:
+        yield from _engine(engine, config.sources.scrape_timeout)
+    for item in prerequisites.check():
+        yield Row(f"eBPF: {item.name}", item.met, False, f"{item.found} (this version attaches no probes)", item.remedy)
+    yield _gpu()
+
+
+def _api(listen: Address) -> Row:
+    what = f"HTTP API on {listen}"
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((listen.host, listen.port))
+        except OSError as error:
+            return _held_by_agent(what, listen, error)
+    return Row(what, True, True, "free")
+
+
+def _held_by_agent(what: str, listen: Address, error: OSError) -> Row:
+    """A port that is taken is fine when an agent already serves there."""
+    try:
+        with urllib.request.urlopen(f"http://{listen}/healthz", timeout=2) as answer:
+            if answer.status == 200 and answer.read(16) == b"ok\n":
+                return Row(what, True, True, "an agent serves here already")
+    except (OSError, ValueError):
+        pass
+    return Row(what, False, True, f"cannot listen: {error.strerror}", "set api.listen, or stop what holds the port")
+
+
+def _statsd(config: Config) -> Iterator[Row]:
+    path = config.statsd.unix.path
+    if path is not None:
+        what = f"StatsD on unix://{path}"
+        directory = next(parent for parent in path.parents if parent.exists())
+        writable = os.access(directory, os.W_OK | os.X_OK)
+        found = "socket can be created" if writable else f"{directory} is not writable by user {os.geteuid()}"
+        yield Row(what, writable, True, found, "run as root, or set statsd.unix to a path that this user may create")
+    if not config.statsd.udp.is_off:
+        yield _udp(config.statsd.udp)
+
+
+def _udp(address: Address) -> Row:
+    what = f"StatsD on udp://{address}"
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            return Row(
+                what, False, True, f"cannot bind: {error.strerror} (an agent that runs, or a StatsD server)",
+                'set statsd.udp to another port or to "off"; hooks use the Unix socket by default',
+            )  # fmt: skip
+    return Row(what, True, True, "free")
+
+
+def _host(proc: Path = Path("/proc")) -> Iterator[Row]:
+    yield _file("CPU, memory, swap of the host", proc / "stat", True, "mount /proc")
+    yield _file("pressure stall information", proc / "pressure/cpu", False, "boot with psi=1 (CONFIG_PSI)")
+    yield _file("run-queue time of threads", proc / "self/schedstat", False, "use a kernel with CONFIG_SCHED_INFO")
+    cgroup2 = Path("/sys/fs/cgroup/cgroup.controllers")
+    cgroup1 = Path("/sys/fs/cgroup/cpu")
+    found = "cgroup v2" if cgroup2.exists() else "cgroup v1" if cgroup1.exists() else "no cgroup controllers at /sys/fs/cgroup"
+    yield Row(
+        "CPU quota and memory limit of engines",
+        cgroup2.exists() or cgroup1.exists(),
+        False,
+        found,
+        "mount cgroup2 at /sys/fs/cgroup",
+    )
+    root = os.geteuid() == 0
+    found = "all" if root else f"those of user {os.geteuid()}; of others: memory and CPU time, not their sockets"
+    yield Row("processes", True, True, found)
+
+
+def _file(what: str, path: Path, needed: bool, remedy: str) -> Row:
+    try:
+        with path.open() as file:
+            file.read(64)
+    except OSError as error:
+        return Row(what, False, needed, f"{path}: {error.strerror}", remedy)
+    return Row(what, True, needed, str(path))
+
+
+def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
+    if engine.metrics_url is None:
+        return
+    what = f"engine {engine.name}"
+    try:
+        with urllib.request.urlopen(engine.metrics_url, timeout=timeout_s) as answer:
+            page = answer.read(1 << 20).decode(errors="replace")
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        reason = getattr(error, "reason", error)
+        yield Row(f"{what}: page", False, True, f"{engine.metrics_url}: {reason}", "start the engine, or correct metrics_url")
+        return
+    families = sum(line.startswith("# TYPE aie_engine_") for line in page.splitlines())
+    found = f"{families} families of aie_engine_* at {engine.metrics_url}"
+    yield Row(f"{what}: page", families > 0, True, found, "this version reads the pages of aie-engine only")
+    tgids = sorted(tgids_listening_on(engine.metrics_url.port))
+    found = f"joined by its socket: {', '.join(map(str, tgids))}" if tgids else "no process of ours listens there"
+    yield Row(f"{what}: processes", bool(tgids), False, found, "run as root or as the engine's user, or use the hooks")
+
+
+def _gpu() -> Row:
+    present = Path("/proc/driver/nvidia/version").exists()
+    found = "an NVIDIA driver is loaded, but this version reads no GPUs" if present else "no NVIDIA driver is loaded"
+    return Row("GPUs", False, False, found)

@@ -1,0 +1,64 @@
+"""`aie-agent parse-statsd`: shows what each StatsD line on standard input becomes, to find out why a metric does not arrive."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, BinaryIO, TextIO
+
+import msgspec
+
+from aie_telemetry.statsd import Parsed, Parser, Sample
+
+
+def run(*, datadog: bool, as_json: bool, stdin: BinaryIO | None = None, stdout: TextIO | None = None) -> int:
+    """Reads to the end of the input. Returns 0 when every line was accepted whole, else 1."""
+    parser = Parser(datadog=datadog)
+    source = stdin or sys.stdin.buffer
+    out = stdout or sys.stdout
+    refused = False
+    for raw in source:
+        line = raw.rstrip(b"\r\n")
+        if not line.strip():
+            continue
+        parsed = parser.line(line)
+        refused |= bool(parsed.refusals)
+        out.write((_as_json(line, parsed) if as_json else _as_text(line, parsed)) + "\n")
+        out.flush()
+    return 1 if refused else 0
+
+
+def _as_json(line: bytes, parsed: Parsed) -> str:
+    row: dict[str, Any] = {
+        "line": line.decode(errors="replace"),
+        "samples": [_sample_row(sample) for sample in parsed.samples],
+        "errors": [str(refusal) for refusal in parsed.refusals],
+    }
+    if parsed.ignored:
+        row["ignored"] = parsed.ignored
+    return msgspec.json.encode(row).decode()
+
+
+def _sample_row(sample: Sample) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": sample.name,
+        "type": sample.type,
+        "value": sample.value,
+        "tags": dict(sample.tags),
+        "rate": sample.rate,
+    }
+    if sample.delta:
+        row["delta"] = True
+    return row
+
+
+def _as_text(line: bytes, parsed: Parsed) -> str:
+    rows = [line.decode(errors="backslashreplace")]
+    for sample in parsed.samples:
+        tags = "".join(f" {key}={value}" for key, value in sample.tags)
+        rate = "" if sample.rate == 1.0 else f", each stands for {1 / sample.rate:g}"
+        change = "changes by " if sample.delta else ""
+        rows.append(f"  {sample.type} {sample.name}{tags}: {change}{sample.value}{rate}")
+    if parsed.ignored:
+        rows.append(f"  ignored: aie does not use lines of kind {parsed.ignored}")
+    rows += [f"  refused: {refusal}" for refusal in parsed.refusals]
+    return "\n".join(rows)

@@ -1,0 +1,191 @@
+"""The agent's HTTP server: the Prometheus page, health, and the API with its event stream."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from aie_agent.config_values import Address
+from aie_agent.series import HistogramSeries
+from aie_agent.sources.selfmetrics import Count
+from aie_agent.store import AnySeries, Store
+from aie_telemetry import api
+from aie_telemetry.exposition import CONTENT_TYPE
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+MAX_STREAMS: Final = 32
+SEND_TIMEOUT_S: Final = 5.0
+"""A reader of the event stream that takes no event for so long is disconnected: nothing may pile up for it."""
+
+
+class ListenError(Exception):
+    """The HTTP server cannot listen where it should: one line that says why."""
+
+
+class HttpServer:
+    """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams."""
+
+    def __init__(self, store: Store, render_page: Callable[[], str]) -> None:
+        self._store = store
+        self._render_page = render_page
+        self._snapshot: api.Snapshot | None = None
+        self._encoded = b""
+        self._changed = asyncio.Condition()
+        self._closing = False
+        self._runner: web.AppRunner | None = None
+        self.streams = 0
+        self.requests: Counter[tuple[str, int]] = Counter()
+
+    async def start(self, listen: Address) -> int:
+        """Listens, and returns the port. Raises ListenError."""
+        app = web.Application(middlewares=[self._count_and_explain], client_max_size=1024)
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/api/v1/snapshot", self._get_snapshot),
+                web.get("/api/v1/stream", self._stream),
+                web.get("/api/v1/series", self._series),
+                web.get("/api/v1/findings", self._findings),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, listen.host, listen.port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            in_use = error.errno == errno.EADDRINUSE
+            reason = "the port is in use (another aie-agent?): set api.listen or --listen" if in_use else error.strerror
+            raise ListenError(f"cannot listen on {listen}: {reason}") from error
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def close(self) -> None:
+        """Ends all streams and stops listening."""
+        self._closing = True
+        async with self._changed:
+            self._changed.notify_all()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def counts(self) -> Iterable[Count]:
+        """For the agent's own metrics."""
+        yield "aie_agent_http_streams", (), float(self.streams)
+        for (path, code), count in self.requests.items():
+            yield "aie_agent_http_requests_total", (path, str(code)), float(count)
+
+    async def publish(self, snapshot: api.Snapshot) -> None:
+        """Makes a snapshot the current one."""
+        self._snapshot = snapshot
+        self._encoded = msgspec.json.encode(snapshot)
+        async with self._changed:
+            self._changed.notify_all()
+
+    @web.middleware
+    async def _count_and_explain(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Counts every request, and gives every error the API's form."""
+        known = request.match_info.route.resource
+        path = known.canonical if known is not None else "other"
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            self.requests[path, error.status] += 1
+            response = _error(error.status, error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+            return response
+        self.requests[path, response.status] += 1
+        return response
+
+    async def _index(self, request: web.Request) -> web.Response:
+        routes = sorted({resource.canonical for resource in request.app.router.resources()})
+        return web.Response(text="aie-agent\n\n" + "\n".join(routes) + "\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        response = web.Response(body=self._render_page().encode(), headers={"Content-Type": CONTENT_TYPE})
+        response.enable_compression()
+        return response
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if self._snapshot is None:
+            return _error(503, "no collection has ended yet")
+        return web.Response(text="ok\n")
+
+    async def _get_snapshot(self, _: web.Request) -> web.Response:
+        if self._snapshot is None:
+            return _error(503, "no collection has ended yet")
+        return web.Response(body=self._encoded, content_type="application/json")
+
+    async def _findings(self, _: web.Request) -> web.Response:
+        if self._snapshot is None:
+            return _error(503, "no collection has ended yet")
+        snapshot = self._snapshot
+        return _json(api.Findings(version=api.VERSION, time_s=snapshot.time_s, findings=snapshot.findings))
+
+    async def _series(self, request: web.Request) -> web.Response:
+        name = request.query.get("name")
+        engine = request.query.get("engine")
+        time_s = self._snapshot.time_s if self._snapshot else 0.0
+        names = self._store.names() if name is None else [name]
+        found = [
+            series for each in names for series in self._store.all(each) if engine is None or ("engine", engine) in series.tags
+        ]
+        if name is not None and not found:
+            return _error(404, f"no series {name!r}" + (f" of engine {engine!r}" if engine else ""))
+        series = tuple(_as_series(each, with_points=name is not None) for each in found)
+        return _json(api.SeriesPage(version=api.VERSION, time_s=time_s, series=series))
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if self.streams >= MAX_STREAMS:
+            return _error(503, f"{MAX_STREAMS} streams are open already")
+        self.streams += 1
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+            await response.prepare(request)
+            sent: api.Snapshot | None = None
+            while not self._closing:
+                if self._snapshot is not None and self._snapshot is not sent:
+                    sent = self._snapshot
+                    event = b"event: snapshot\ndata: " + self._encoded + b"\n\n"
+                    await asyncio.wait_for(response.write(event), SEND_TIMEOUT_S)
+                async with self._changed:
+                    # Looked at under the lock: a snapshot published during the write must not be waited past.
+                    if self._snapshot is sent and not self._closing:
+                        await self._changed.wait()
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self.streams -= 1
+        return response
+
+
+def _as_series(series: AnySeries, *, with_points: bool) -> api.Series:
+    points: list[tuple[float, float]] = []
+    if with_points and isinstance(series, HistogramSeries):
+        points = [(time_s, sum(counts)) for time_s, counts in series.since(0.0)]
+    elif with_points and not isinstance(series, HistogramSeries):
+        points = list(series.ring.since(0.0))
+    return api.Series(name=series.name, kind=str(series.kind), labels=dict(series.tags), points=tuple(points))
+
+
+def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+def _error(status: int, text: str) -> web.Response:
+    return _json(api.Error(error=text), status)

@@ -1,0 +1,252 @@
+"""The store as the API's snapshot: what a first look needs, computed once a second whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aie_agent.about import About
+from aie_agent.analysis.window import level_history, quantiles_of, rate, rate_history
+from aie_agent.identity import Engines
+from aie_agent.series import Series
+from aie_agent.sources.base import Health
+from aie_agent.sources.process import ProcessRow
+from aie_agent.store import Store
+from aie_telemetry import api
+
+HISTORY_POINTS = 60
+HISTORY_STEP_S = 1.0
+
+# Sources by the part of their name before ':', and how they are called where an engine's numbers come from.
+_ORIGINS = {"scrape": "page", "statsd": "statsd", "bpf": "ebpf"}
+
+
+class SnapshotBuilder:
+    """Builds snapshots. Reads the store, the engines, their processes and the sources' health; changes nothing."""
+
+    def __init__(
+        self,
+        store: Store,
+        engines: Engines,
+        rows: Callable[[str], Sequence[ProcessRow]],
+        health: Sequence[Health],
+        about: About,
+        window_s: float,
+    ) -> None:
+        self._store = store
+        self._engines = engines
+        self._rows = rows
+        self._health = health
+        self._about = about
+        self._window_s = window_s
+
+    def build(self, now_s: float) -> api.Snapshot:
+        """The snapshot at `now_s`."""
+        start_s = now_s - self._window_s
+        return api.Snapshot(
+            version=api.VERSION,
+            time_s=now_s,
+            window_s=self._window_s,
+            agent=self._agent(now_s, start_s),
+            host=self._host(now_s, start_s),
+            engines=tuple(self._engine(name, now_s, start_s) for name in self._engines.names()),
+            memory=tuple(self._memory(now_s)),
+            sources=tuple(self._sources(now_s)),
+        )
+
+    def _engine(self, name: str, now_s: float, start_s: float) -> api.Engine:
+        store = self._store
+        info = self._info(name, now_s)
+
+        def level(metric: str) -> float | None:
+            return store.current(metric, now_s, engine=name)
+
+        def per_second(metric: str, **labels: str) -> float | None:
+            return rate(_live(store.scalars(metric, engine=name, **labels), now_s), start_s, now_s)
+
+        def quantiles(metric: str) -> api.Quantiles:
+            live = [series for series in store.histograms(metric, engine=name) if series.valid_until_s >= now_s]
+            return api.Quantiles(*quantiles_of(live, start_s, (0.5, 0.99)))
+
+        outcomes = _by_label(store.scalars("aie_engine_requests_total", engine=name), "outcome", now_s, start_s)
+        failed = [value for outcome, value in outcomes.items() if outcome in ("error", "timeout")]
+        began_s = level("aie_engine_start_time_seconds")
+        last_token_s = level("aie_engine_last_token_timestamp_seconds")
+        tokens = store.scalars("aie_engine_generation_tokens_total", engine=name)
+        cores = per_second("aie_process_cpu_seconds_total")
+        return api.Engine(
+            name=name,
+            state=self._engines.state(name),
+            kind=info.get("kind"),
+            model=info.get("model") or _label_of(tokens, "model"),
+            version=info.get("version"),
+            device=info.get("device"),
+            metrics_from=self._origins(name, now_s),
+            uptime_s=None if began_s is None else max(now_s - began_s, 0.0),
+            requests_per_second=sum(outcomes.values()) if outcomes else None,
+            errors_per_second=sum(failed) if outcomes else None,
+            outcomes=outcomes,
+            running=level("aie_engine_requests_running"),
+            waiting=level("aie_engine_requests_waiting"),
+            kv_usage_ratio=level("aie_engine_kv_usage_ratio"),
+            prompt_tokens_per_second=per_second("aie_engine_prompt_tokens_total"),
+            generation_tokens_per_second=per_second("aie_engine_generation_tokens_total"),
+            time_to_first_token=quantiles("aie_engine_time_to_first_token_seconds"),
+            inter_token=quantiles("aie_engine_inter_token_seconds"),
+            queue=quantiles("aie_engine_queue_seconds"),
+            duration=quantiles("aie_engine_request_duration_seconds"),
+            last_token_age_s=None if last_token_s is None else max(now_s - last_token_s, 0.0),
+            cpu_cores=cores,
+            run_queue_ratio=per_second("aie_process_run_queue_seconds_total"),
+            throttled_ratio=per_second("aie_process_cgroup_throttled_seconds_total"),
+            major_faults_per_second=per_second("aie_process_major_faults_total"),
+            processes=tuple(_process(row) for row in self._rows(name)),
+            generation_tokens_history=rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
+            running_history=self._levels("aie_engine_requests_running", now_s, engine=name),
+        )
+
+    def _info(self, name: str, now_s: float) -> dict[str, str]:
+        live = _live(self._store.scalars("aie_engine_info", engine=name), now_s)
+        return dict(live[-1].tags) if live else {}
+
+    def _origins(self, name: str, now_s: float) -> tuple[str, ...]:
+        """From where this engine's own numbers come at present."""
+        live = _live(self._store.scalars("aie_engine_requests_total", engine=name), now_s)
+        live += _live(self._store.scalars("aie_engine_generation_tokens_total", engine=name), now_s)
+        kinds = {series.source.partition(":")[0] for series in live}
+        return tuple(word for kind, word in _ORIGINS.items() if kind in kinds)
+
+    def _memory(self, now_s: float) -> Iterable[api.Memory]:
+        for name in self._engines.names():
+            devices = {
+                device
+                for metric in ("aie_engine_memory_physical_bytes", "aie_engine_allocator_reserved_bytes")
+                for series in self._store.scalars(metric, engine=name)
+                if series.valid_until_s >= now_s and (device := dict(series.tags).get("device"))
+            }
+            for device in sorted(devices):
+                yield self._device_memory(name, device, now_s)
+
+    def _device_memory(self, name: str, device: str, now_s: float) -> api.Memory:
+        def level(metric: str) -> float | None:
+            return self._store.current(metric, now_s, engine=name, device=device)
+
+        on_cpu = device == "cpu"
+        return api.Memory(
+            engine=name,
+            device=device,
+            physical_bytes=level("aie_engine_memory_physical_bytes"),
+            allocator_reserved_bytes=level("aie_engine_allocator_reserved_bytes"),
+            allocator_allocated_bytes=level("aie_engine_allocator_allocated_bytes"),
+            unaccounted_bytes=level("aie_engine_memory_unaccounted_bytes"),
+            swap_bytes=self._store.current("aie_process_swap_bytes", now_s, engine=name) if on_cpu else None,
+            limit_bytes=self._store.current("aie_process_cgroup_memory_limit_bytes", now_s, engine=name) if on_cpu else None,
+            physical_history=self._levels("aie_engine_memory_physical_bytes", now_s, engine=name, device=device),
+            reserved_history=self._levels("aie_engine_allocator_reserved_bytes", now_s, engine=name, device=device),
+        )
+
+    def _host(self, now_s: float, start_s: float) -> api.Host:
+        modes = _by_label(self._store.scalars("aie_host_cpu_seconds_total"), "mode", now_s, start_s)
+        total = sum(modes.values())
+
+        def share(*names: str) -> float | None:
+            return sum(modes.get(name, 0.0) for name in names) / total if total > 0 else None
+
+        def level(metric: str) -> float | None:
+            return self._store.current(metric, now_s)
+
+        idle = share("idle", "iowait")
+        cpus = level("aie_host_cpus")
+        return api.Host(
+            hostname=self._about.hostname,
+            kernel=self._about.kernel,
+            cpus=None if cpus is None else int(cpus),
+            cpu_busy_ratio=None if idle is None else 1.0 - idle,
+            cpu_steal_ratio=share("steal"),
+            cpu_iowait_ratio=share("iowait"),
+            load1=level("aie_host_load1"),
+            memory_total_bytes=level("aie_host_memory_total_bytes"),
+            memory_available_bytes=level("aie_host_memory_available_bytes"),
+            swap_total_bytes=level("aie_host_swap_total_bytes"),
+            swap_used_bytes=level("aie_host_swap_used_bytes"),
+            major_faults_per_second=rate(_live(self._store.scalars("aie_host_major_faults_total"), now_s), start_s, now_s),
+            pressure=self._pressure(now_s, start_s),
+            cpu_busy_history=self._busy_history(now_s, cpus),
+        )
+
+    def _pressure(self, now_s: float, start_s: float) -> dict[str, api.Pressure]:
+        pressure = {}
+        for resource in ("cpu", "memory", "io"):
+            series = self._store.scalars("aie_host_pressure_seconds_total", resource=resource)
+            kinds = _by_label(series, "kind", now_s, start_s)
+            if kinds:
+                pressure[resource] = api.Pressure(some_ratio=kinds.get("some"), full_ratio=kinds.get("full"))
+        return pressure
+
+    def _busy_history(self, now_s: float, cpus: float | None) -> tuple[float | None, ...]:
+        if not cpus:
+            return ()
+        idle = [s for s in self._store.scalars("aie_host_cpu_seconds_total") if dict(s.tags).get("mode") in ("idle", "iowait")]
+        history = rate_history(idle, now_s, HISTORY_POINTS, HISTORY_STEP_S)
+        return tuple(None if value is None else min(max(1.0 - value / cpus, 0.0), 1.0) for value in history)
+
+    def _levels(self, metric: str, now_s: float, **labels: str) -> tuple[float | None, ...]:
+        return level_history(self._store.scalars(metric, **labels), now_s, HISTORY_POINTS, HISTORY_STEP_S)
+
+    def _sources(self, now_s: float) -> Iterable[api.Source]:
+        for health in self._health:
+            age_s = None if health.last_success_s is None else max(now_s - health.last_success_s, 0.0)
+            yield api.Source(name=health.name, state=health.state, reason=health.reason, last_success_age_s=age_s)
+
+    def _agent(self, now_s: float, start_s: float) -> api.Agent:
+        store = self._store
+        return api.Agent(
+            version=self._about.version,
+            uptime_s=max(now_s - self._about.start_s, 0.0),
+            series=store.size,
+            series_limit=store.limit,
+            cpu_cores=rate(store.scalars("aie_agent_cpu_seconds_total"), start_s, now_s),
+            resident_bytes=store.current("aie_agent_resident_bytes", now_s),
+            statsd_samples_per_second=rate(store.scalars("aie_agent_statsd_samples_total"), start_s, now_s),
+            drops=self._drops(),
+        )
+
+    def _drops(self) -> dict[str, float]:
+        counted = {
+            f"{what}:{next((value for _, value in series.tags), '')}": series.value
+            for metric, what in (
+                ("aie_agent_samples_refused_total", "samples"),
+                ("aie_agent_statsd_dropped_total", "statsd"),
+                ("aie_agent_statsd_kernel_drops_total", "kernel"),
+                ("aie_agent_relay_dropped_total", "relay"),
+            )
+            for series in self._store.scalars(metric)
+        }
+        return {name: count for name, count in counted.items() if count > 0}
+
+
+def _live(all_series: Iterable[Series], now_s: float) -> list[Series]:
+    return [series for series in all_series if series.valid_until_s >= now_s]
+
+
+def _by_label(all_series: Iterable[Series], label: str, now_s: float, start_s: float) -> dict[str, float]:
+    """Rates per second of counters, by the value of one of their labels."""
+    groups: dict[str, list[Series]] = {}
+    for series in _live(all_series, now_s):
+        groups.setdefault(dict(series.tags).get(label, ""), []).append(series)
+    rates = {value: rate(group, start_s, now_s) for value, group in groups.items()}
+    return {value: found for value, found in rates.items() if found is not None}
+
+
+def _label_of(all_series: Sequence[Series], label: str) -> str | None:
+    return dict(all_series[-1].tags).get(label) if all_series else None
+
+
+def _process(row: ProcessRow) -> api.Process:
+    return api.Process(
+        tgid=row.tgid,
+        start_time_s=row.start_time_s,
+        command=row.command,
+        resident_anon_bytes=row.resident_anon_bytes,
+        cpu_cores=row.cpu_cores,
+        threads=row.threads,
+    )

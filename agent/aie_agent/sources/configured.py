@@ -1,0 +1,52 @@
+"""The engines that the configuration names, joined to their processes: by pid file, or by who listens where their page is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from aie_agent.config import EngineSection
+from aie_agent.config_values import is_this_host
+from aie_agent.samples import Batch, Hello
+from aie_agent.sources.base import SourceError
+from aie_agent.sources.listeners import tgids_listening_on
+
+
+class ConfiguredEngines:
+    """Looks for the processes of configured engines, so that they need no hooks to be joined."""
+
+    name = "engines"
+    period_s = 5.0
+
+    def __init__(self, engines: Sequence[EngineSection]) -> None:
+        self._engines = engines
+
+    async def collect(self, now_s: float) -> Batch:
+        """Raises SourceError, with what was found all the same, when an engine has no process that can be seen."""
+        batch = Batch(self.name, now_s)
+        missing = []
+        for engine in self._engines:
+            try:
+                tgids = await asyncio.to_thread(_find, engine)
+            except (OSError, ValueError) as error:
+                missing.append(f"{engine.name}: {engine.pid_file}: {error}")
+                continue
+            batch.hellos += [Hello(engine.name, tgid) for tgid in sorted(tgids)]
+            if not tgids and engine.metrics_url is not None and is_this_host(engine.metrics_url.host):
+                missing.append(f"{engine.name}: no process seen to listen at {engine.metrics_url} (not started, or another user's)")
+        if missing:
+            raise SourceError("; ".join(missing), batch)
+        return batch
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+def _find(engine: EngineSection) -> set[int]:
+    """Raises OSError or ValueError for a pid file that cannot be used."""
+    if engine.pid_file is not None:
+        return {int(Path(engine.pid_file).read_text())}
+    if engine.metrics_url is None or not is_this_host(engine.metrics_url.host):
+        return set()
+    return tgids_listening_on(engine.metrics_url.port)

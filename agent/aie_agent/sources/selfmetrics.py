@@ -1,0 +1,80 @@
+"""The agent about itself, as one more source: so that its numbers take the way of all others."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from aie_agent.about import About
+from aie_agent.samples import Batch, Point
+from aie_agent.sources.base import Health
+from aie_agent.store import Store
+from aie_telemetry.catalogue import CATALOGUE
+
+Count = tuple[str, tuple[str, ...], float]
+"""A metric's name, its label values in the catalogue's order, its value."""
+
+
+class SelfSource:
+    """Reads counters that other parts of the agent keep; `extra` gives those of parts that may be switched off."""
+
+    name = "agent"
+    period_s = 1.0
+
+    def __init__(
+        self, about: About, store: Store, health: Sequence[Health], extra: Sequence[Callable[[], Iterable[Count]]]
+    ) -> None:
+        self._about = about
+        self._store = store
+        self._health = health
+        self._extra = extra
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+    async def collect(self, now_s: float) -> Batch:
+        """Raises nothing: all of it is in this process."""
+        counts = [*self._own(), *self._of_sources(), *self._of_store()]
+        for extra in self._extra:
+            counts += extra()
+        return Batch(self.name, now_s, [_point(*count) for count in counts])
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+    def _own(self) -> Iterable[Count]:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        yield "aie_agent_info", (self._about.version,), 1.0
+        yield "aie_agent_start_time_seconds", (), self._about.start_s
+        yield "aie_agent_cpu_seconds_total", (), usage.ru_utime + usage.ru_stime
+        yield "aie_agent_resident_bytes", (), float(resident_pages * self._page_bytes)
+
+    def _of_sources(self) -> Iterable[Count]:
+        for health in self._health:
+            label = (health.name,)
+            yield "aie_agent_source_up", label, float(health.state == "up")
+            yield "aie_agent_source_collections_total", label, float(health.collections)
+            yield "aie_agent_source_failures_total", label, float(health.failures)
+            yield "aie_agent_source_seconds_total", label, health.seconds
+            if health.last_success_s is not None:
+                yield "aie_agent_source_last_success_timestamp_seconds", label, health.last_success_s
+
+    def _of_store(self) -> Iterable[Count]:
+        store = self._store
+        yield "aie_agent_series", (), float(store.size)
+        yield "aie_agent_series_limit", (), float(store.limit)
+        yield "aie_agent_samples_shadowed_total", (), float(store.shadowed)
+        yield from labelled("aie_agent_samples_total", store.accepted)
+        yield from labelled("aie_agent_samples_refused_total", store.refused)
+
+
+def labelled(name: str, counts: Mapping[str, float]) -> Iterable[Count]:
+    """A metric with one label, from a mapping of its values."""
+    for value, count in counts.items():
+        yield name, (value,), float(count)
+
+
+def _point(name: str, values: tuple[str, ...], value: float) -> Point:
+    metric = CATALOGUE[name]
+    return Point(name, metric.kind, tuple(sorted(zip(metric.labels, values, strict=True))), value)

@@ -1,0 +1,80 @@
+"""What this host allows of eBPF: each prerequisite with why it is missing and what to do. Reads files only, loads nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+# Linux capability numbers (include/uapi/linux/capability.h).
+_CAP_SYS_PTRACE: Final = 19
+_CAP_SYS_ADMIN: Final = 21
+_CAP_PERFMON: Final = 38
+_CAP_BPF: Final = 39
+
+# Where Debian puts modules of its own Python; BCC's is pure Python, so that any interpreter can use it from there.
+DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
+
+
+class Prerequisite(NamedTuple):
+    """One thing that eBPF needs: whether it is there, what was found, and what to do when it is not."""
+
+    name: str
+    met: bool
+    found: str
+    remedy: str
+
+
+def check(root: Path = Path("/")) -> list[Prerequisite]:
+    """All prerequisites on the host whose file system is at `root`."""
+    return [row(root) for row in _ROWS]
+
+
+def _privilege(root: Path) -> Prerequisite:
+    status = (root / "proc/self/status").read_text()
+    effective = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
+    holds = {bit for bit in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF) if effective >> bit & 1}
+    met = _CAP_SYS_ADMIN in holds or {_CAP_BPF, _CAP_PERFMON, _CAP_SYS_PTRACE} <= holds
+    found = "held" if met else f"not held by user {os.geteuid()}"
+    return Prerequisite("privilege", met, found, "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE")
+
+
+def _btf(root: Path) -> Prerequisite:
+    path = root / "sys/kernel/btf/vmlinux"
+    found = "present" if path.exists() else "/sys/kernel/btf/vmlinux is missing"
+    return Prerequisite("kernel types (BTF)", path.exists(), found, "use a kernel built with CONFIG_DEBUG_INFO_BTF")
+
+
+def _tracefs(root: Path) -> Prerequisite:
+    readable = any(os.access(root / path / "events", os.R_OK) for path in ("sys/kernel/tracing", "sys/kernel/debug/tracing"))
+    found = "mounted" if readable else "not mounted, or not readable by this user"
+    return Prerequisite("tracefs", readable, found, "make setup-system (as root), or: mount -t tracefs tracefs /sys/kernel/tracing")
+
+
+def _bcc(root: Path) -> Prerequisite:
+    debian = root / DEBIAN_PACKAGES.relative_to("/") / "bcc"
+    met = importlib.util.find_spec("bcc") is not None or debian.is_dir()
+    found = "installed" if met else f"no module bcc in {sys.prefix} or in Debian's packages"
+    return Prerequisite("BCC", met, found, "make setup-system (as root), or: apt-get install python3-bpfcc")
+
+
+def _headers(root: Path) -> Prerequisite:
+    named = os.environ.get("BCC_KERNEL_SOURCE")
+    release = os.uname().release
+    candidates = [Path(named)] if named else [root / "lib/modules" / release / "build", *_header_trees(root)]
+    present = [path for path in candidates if (path / "include").is_dir()]
+    found = str(present[0]) if present else f"none for {release}"
+    return Prerequisite(
+        "kernel headers", bool(present), found, "make setup-system (as root), or: apt-get install linux-headers-amd64"
+    )
+
+
+def _header_trees(root: Path) -> list[Path]:
+    """Any kernel's headers do, since the programs read no kernel structs: the newest first."""
+    return sorted((root / "usr/src").glob("linux-headers-*"), reverse=True)
+
+
+_ROWS: Final[tuple[Callable[[Path], Prerequisite], ...]] = (_privilege, _btf, _tracefs, _bcc, _headers)
