@@ -1,1 +1,46 @@
 """Instrumentation for any PyTorch engine. Importing this imports neither torch nor anything of an engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from aie_hooks.allocator import AllocatorHook as AllocatorHook
+    from aie_hooks.allocator import AllocatorStats as AllocatorStats
+    from aie_hooks.allocator import torch_cuda_stats as torch_cuda_stats
+    from aie_hooks.emitter import Emitter as Emitter
+    from aie_hooks.emitter import EmitterStats as EmitterStats
+    from aie_hooks.nvtx import annotate as annotate
+    from aie_hooks.requests import RequestHook as RequestHook
+    from aie_hooks.requests import RequestHooks as RequestHooks
+    from aie_hooks.series import Counter as Counter
+    from aie_hooks.series import Gauge as Gauge
+    from aie_hooks.series import Histogram as Histogram
+
+# On first use, so that an engine pays only for what it uses.
+_HOMES: Final = {
+    "AllocatorHook": "allocator",
+    "AllocatorStats": "allocator",
+    "Counter": "series",
+    "Emitter": "emitter",
+    "EmitterStats": "emitter",
+    "Gauge": "series",
+    "Histogram": "series",
+    "RequestHook": "requests",
+    "RequestHooks": "requests",
+    "annotate": "nvtx",
+    "torch_cuda_stats": "allocator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
