@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -67,8 +67,8 @@ class Series:
         self._ticker = owner.ticker
         self._lock = threading.Lock()
 
-    def take(self) -> Iterator[Line]:
-        """The lines that say what came together since the last time."""
+    def take(self) -> Iterable[Line]:
+        """The lines that say what came together since the last time; most of the time there is nothing to say."""
         raise NotImplementedError
 
     def lost(self, amount: float, reason: str) -> None:
@@ -110,14 +110,14 @@ class Counter(Series):
         if self._ticker.asleep:
             self._ticker.ring()
 
-    def take(self) -> Iterator[Line]:
+    def take(self) -> Iterable[Line]:
+        if not self._changed:
+            return ()
         with self._lock:
-            if not self._changed:
-                return
             amount = self._pending
             self._pending = 0.0
             self._changed = False
-        yield Line(b"%s:%s|c%s" % (self._frame.head, _exact(amount), self._frame.tail), self, 1, amount)
+        return (Line(b"%s:%s|c%s" % (self._frame.head, _exact(amount), self._frame.tail), self, 1, amount),)
 
     def lost(self, amount: float, reason: str) -> None:
         with self._lock:
@@ -155,19 +155,17 @@ class Gauge(Series):
         if self._ticker.asleep:
             self._ticker.ring()
 
-    def take(self) -> Iterator[Line]:
+    def take(self) -> Iterable[Line]:
         if not self._changed:
-            return
+            return ()
         self._changed = False
-        value = self._value
-        if value is None:
-            return
+        value = self._value or 0.0
         head, tail, dialect = self._frame
         text = b"%s:%s|g%s" % (head, _exact(value), tail)
         if value < 0.0:
             # StatsD reads a sign as a change of the level, so the level is set to 0 first: in one line, or one packet at least.
             text = b"%s:0|g%s\n%s" % (head, tail, text) if dialect == "datadog" else b"%s:0|g:%s|g" % (head, _exact(value))
-        yield Line(text, self, 1, 1.0)
+        return (Line(text, self, 1, 1.0),)
 
     def lost(self, amount: float, reason: str) -> None:
         self._changed = True
@@ -219,7 +217,10 @@ class Histogram(Series):
         if self._ticker.asleep:
             self._ticker.ring()
 
-    def take(self) -> Iterator[Line]:
+    def take(self) -> Iterable[Line]:
+        return self._take() if self._values else ()
+
+    def _take(self) -> Iterator[Line]:
         head = self._frame.head
         while batch := self._batch():
             text = self._separator.join([b"%.6g" % value for value in batch])
