@@ -97,8 +97,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
         raise ModelError(path, f"pre-tokenizer {kind!r:.40}", ", ".join(sorted(_PRE_TOKENIZERS)))
     if len(types) != len(tokens):
         raise ModelError(path, f"{len(types)} token types for {len(tokens)} tokens")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
     try:
+        pairs = [tuple(merge.split(" ")) for merge in merges]
         vocab = {token: token_id for token_id, token in enumerate(tokens)}
         backend = Backend(BPE(vocab, pairs, ignore_merges=kind == "llama-bpe"))  # Llama 3 prefers whole words
     except Exception as error:  # the library raises bare Exception for merges outside the vocabulary

@@ -1,0 +1,28 @@
+"""SmolLM2, loaded once by the engine and once by transformers, which reads the same GGUF file in its own way."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import Oracle
+from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from aie_engine.loading import LoadedModel, load_model
+
+
+@pytest.fixture(scope="session")
+def loaded() -> LoadedModel:
+    return load_model("smollm2")
+
+
+@pytest.fixture(scope="session")
+def oracle(loaded: LoadedModel) -> Oracle:
+    folder, file = str(loaded.path.parent), loaded.path.name
+    # What from_pretrained(gguf_file=...) does, which besides asks for the accelerate package.
+    model = LlamaForCausalLM(AutoConfig.from_pretrained(folder, gguf_file=file)).eval()
+    tensors = load_gguf_checkpoint(str(loaded.path), return_tensors=True, model_to_load=model)["tensors"]
+    result = model.load_state_dict(tensors, strict=False)
+    assert result.missing_keys == ["lm_head.weight"]  # tied
+    assert not result.unexpected_keys
+    model.tie_weights()
+    return Oracle(model, AutoTokenizer.from_pretrained(folder, gguf_file=file))

@@ -1,0 +1,134 @@
+"""SmolLM2 through the engine and through transformers: same ids, same logits, same answers, alone and in a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracle import Oracle
+
+from aie_engine.loading import LoadedModel
+from aie_engine.plan import Chunk, SamplingParams
+from aie_engine.runner import Runner
+
+pytestmark = pytest.mark.model
+
+TOLERANCE = 1e-3  # absolute, on fp32 logits of about 20
+ANSWER_TOKENS = 16
+EXTENT = 400
+GREEDY = SamplingParams(temperature=0.0)
+
+LONG = "The river rose slowly in spring, and the people of the valley moved their animals to the hills. " * 12
+CHATS = [
+    "The capital of France is",
+    "What is 17 + 25?",
+    "Write a haiku about rain.",
+    "Explain photosynthesis to a child.",
+    "List three uses of a paperclip.",
+    "Translate to German: Good morning, my friend.",
+    "Who wrote Hamlet?",
+    "Summarise in one sentence: " + LONG,
+]
+TEXTS = [
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "SELECT name, COUNT(*) FROM orders WHERE created_at > '2024-01-01' GROUP BY",
+    "#include <stdio.h>\nint main(void) {\n\tprintf(",
+    '{"name": "aie", "version": "0.1.0", "dependencies": {',
+    "Le chat est assis sur",
+    "日本の首都は",
+    "Москва — столица",
+    "¿Cuál es la capital de España?",
+    "한국어로 인사하면",
+    "🙂👍🏽 emoji say",
+    "1 2 3 4 5 6 7 8",
+    LONG,
+]
+ODD_TEXTS = ["", " ", "\n\n\t x", "a" * 300, "1234567890", "don't I'll we've", "\u200b\ufeff\u00a0", "e\u0301 é", "x\x00y"]
+
+
+@pytest.fixture(scope="module")
+def prompts(loaded: LoadedModel) -> list[list[int]]:
+    assert loaded.chat_template is not None
+    rendered = [loaded.chat_template.render([{"role": "user", "content": text}]) for text in CHATS]
+    chats = [loaded.tokenizer.encode(text, allow_special=True) for text in rendered]
+    return chats + [loaded.tokenizer.encode(text, allow_special=False) for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def runner(loaded: LoadedModel, prompts: list[list[int]]) -> Runner:
+    return Runner(loaded, capacity_tokens=EXTENT * len(prompts), max_step_tokens=EXTENT)
+
+
+def test_token_ids(loaded: LoadedModel, oracle: Oracle) -> None:
+    for text in CHATS + TEXTS + ODD_TEXTS:
+        expected = oracle.tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert loaded.tokenizer.encode(text, allow_special=False) == expected
+        assert loaded.tokenizer.decode(expected) == text
+    conversation = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yo"},
+        {"role": "user", "content": "1 <|im_start|>"},
+    ]
+    assert loaded.chat_template is not None
+    rendered = loaded.chat_template.render(conversation)
+    assert rendered == oracle.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    expected = oracle.tokenizer(rendered, add_special_tokens=False)["input_ids"]
+    assert loaded.tokenizer.encode(rendered, allow_special=True) == expected
+    assert not loaded.tokenizer.eos_ids & set(loaded.tokenizer.encode("<|im_end|>", allow_special=False))
+
+
+def test_logits(runner: Runner, oracle: Oracle, prompts: list[list[int]]) -> None:
+    for ids in prompts:
+        expected = oracle.logits(ids)[-1]
+        (logits,) = runner.logits([Chunk(0, 0, ids, True, GREEDY)])
+        torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_greedy_answers(runner: Runner, loaded: LoadedModel, oracle: Oracle, prompts: list[list[int]]) -> None:
+    alone = [answers(runner, loaded, [ids], chunk_tokens=EXTENT)[0] for ids in prompts]
+    batched = answers(runner, loaded, prompts, chunk_tokens=37)
+    for ids, answer, in_batch in zip(prompts, alone, batched, strict=True):
+        assert_greedy(oracle, ids, answer)
+        if in_batch != answer:  # a tie that fell the other way
+            assert_greedy(oracle, ids, in_batch)
+    assert "Paris" in loaded.tokenizer.decode(answers(runner, loaded, [capital(loaded)], chunk_tokens=EXTENT)[0])
+
+
+def capital(loaded: LoadedModel) -> list[int]:
+    assert loaded.chat_template is not None
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    return loaded.tokenizer.encode(loaded.chat_template.render(question), allow_special=True)
+
+
+def answers(runner: Runner, loaded: LoadedModel, prompts: list[list[int]], chunk_tokens: int) -> list[list[int]]:
+    """Greedy answers of all prompts in common steps: one prompt chunk a step, in turn, beside the decodes of the others."""
+    done = [0] * len(prompts)
+    outputs: list[list[int]] = [[] for _ in prompts]
+    running = set(range(len(prompts)))
+    while running:
+        step = [row for row in sorted(running) if done[row] >= len(prompts[row])]
+        step += [row for row in sorted(running) if done[row] < len(prompts[row])][:1]
+        chunks = []
+        for row in step:
+            sequence = prompts[row] + outputs[row]
+            ids = sequence[done[row] : done[row] + chunk_tokens]
+            last = done[row] + len(ids) == len(sequence)
+            chunks.append(Chunk(row * EXTENT, done[row], ids, last, GREEDY))
+            done[row] += len(ids)
+        for row, token in zip(step, runner.execute(chunks), strict=True):
+            if token is not None:
+                outputs[row].append(token)
+                if token in loaded.tokenizer.eos_ids or len(outputs[row]) == ANSWER_TOKENS:
+                    running.remove(row)
+    return outputs
+
+
+def assert_greedy(oracle: Oracle, prompt: list[int], answer: list[int]) -> None:
+    """Each token of `answer` is transformers' most likely one after the tokens before it, or ties with it.
+
+    One pass of the oracle over prompt and answer checks every step. Where it prefers another token, the two logits must lie
+    within the tolerance of the parity of logits: then the order of additions decides.
+    """
+    logits = oracle.logits(prompt + answer)[len(prompt) - 1 : -1]
+    for step, token in enumerate(answer):
+        gap = float(logits[step].max() - logits[step, token])
+        assert gap <= 2 * TOLERANCE, f"token {step}: {token}, transformers prefers {int(logits[step].argmax())} by {gap}"

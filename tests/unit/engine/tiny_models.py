@@ -1,0 +1,118 @@
+"""Random Llama models of a few kilobytes, written by the libraries that write real ones (transformers, gguf)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from aie_engine.loading import LoadedModel
+from aie_engine.plan import Chunk, SamplingParams
+from aie_engine.runner import Runner
+
+GREEDY = SamplingParams(temperature=0.0)
+END = "<|end|>"
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}" + END + "{% endfor %}"
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def tiny_llama(**overrides: Any) -> LlamaForCausalLM:
+    """A random model of two layers with four heads on two KV heads."""
+    torch.manual_seed(7)
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 300,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.2,
+        "eos_token_id": 0,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**(sizes | overrides)))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):  # initialised to 0, which would hide a missing bias
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def byte_tokens() -> list[str]:
+    """One control token, the 256 byte tokens of byte-level BPE, and one merged token."""
+    return [END, *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
+
+
+def write_folder(folder: Path, model: LlamaForCausalLM, max_shard_size: str = "1GB") -> Path:
+    """Saves `model` as Hugging Face does, with a byte tokenizer and a chat template."""
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    backend = Tokenizer(models.BPE({token: index for index, token in enumerate(byte_tokens())}, [("a", "b")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(END, special=True)])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+def write_gguf(path: Path, model: LlamaForCausalLM, **metadata: Any) -> Path:
+    """Writes `model` as llama.cpp's converter does: renamed tensors, Q and K rows permuted, norms in fp32."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    tokens = byte_tokens()
+    tokens += [f"<unused{index}>" for index in range(config.vocab_size - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    for key, value in metadata.items():
+        writer.add_string(key.replace("__", "."), value)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    state = model.state_dict()
+    if config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    for name, tensor in state.items():
+        weight = tensor.numpy()
+        for projection, count in heads.items():
+            if projection in name:
+                halves = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
+                weight = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
+        writer.add_tensor(name_map.get_name(name, try_suffixes=(".weight",)), weight)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits_of_prompt(loaded: LoadedModel, ids: list[int], pieces: tuple[int, ...] = ()) -> torch.Tensor:
+    """Logits after `ids`, [vocab], computed in one chunk or in chunks that begin at `pieces`."""
+    runner = Runner(loaded, capacity_tokens=128, max_step_tokens=128)
+    bounds = [0, *pieces, len(ids)]
+    for start, end in pairwise(bounds[:-1]):
+        runner.execute([Chunk(5, start, ids[start:end], False, GREEDY)])
+    return runner.logits([Chunk(5, bounds[-2], ids[bounds[-2] :], True, GREEDY)])[0]
