@@ -1,0 +1,74 @@
+"""What the operator can set, checked once at start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aie_telemetry.endpoints import ENGINE_HTTP_PORT
+
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+
+class ConfigError(ValueError):
+    """A setting cannot work; one line that names it and says what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine process; durations in seconds.
+
+    `kv_tokens` is the size of the KV cache (SmolLM2 in fp32: 46 kB a token, 377 MB for 8192). `threads` None leaves a core
+    to the rest of the host. `statsd` is `aie_hooks`' endpoint: None finds the agent of this user, "off" sends nothing.
+    """
+
+    model: str
+    host: str = "127.0.0.1"
+    port: int = ENGINE_HTTP_PORT
+    name: str = "aie-engine"
+    device: str = "cpu"
+    threads: int | None = None
+    kv_tokens: int = 8192
+    max_running: int = 16
+    max_waiting: int = 64
+    max_step_tokens: int = 256
+    max_tokens_default: int = 512
+    max_body_bytes: int = 1 << 20
+    deadline_s: float = 120.0
+    grace_s: float = 10.0
+    stall_s: float = 30.0
+    write_timeout_s: float = 30.0
+    statsd: str | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            (0 <= self.port <= 65_535, "--port", "0 to 65535 (0 takes any free port)"),
+            (bool(self.name), "--name", "a name"),
+            (self.threads is None or self.threads >= 1, "--threads", "at least 1"),
+            (self.kv_tokens >= 2, "--kv-tokens", "at least 2"),
+            (self.max_running >= 1, "--max-running", "at least 1"),
+            (self.max_waiting >= 1, "--max-waiting", "at least 1"),
+            (self.max_step_tokens > self.max_running, "--max-step-tokens", "more than --max-running"),
+            (self.max_tokens_default >= 1, "--max-tokens-default", "at least 1"),
+            (self.max_body_bytes >= 1, "--max-body-bytes", "at least 1"),
+        )
+        for fine, flag, accepted in checks:
+            if not fine:
+                raise ConfigError(f"{flag} must be {accepted}")
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in the API and in labels: that of its file or folder, known before anything is loaded."""
+        path = Path(self.model)
+        return path.stem if path.suffix == ".gguf" else path.resolve().name
+
+
+def duration_s(text: str) -> float:
+    """Seconds of a duration with a unit, as "500ms", "10s", "2m", "1h". Raises ConfigError for anything else, and for 0."""
+    match = _DURATION.fullmatch(text)
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"{text!r} is no duration: a positive number with ms, s, m or h, such as 10s")
+    return float(match[1]) * _UNITS_S[match[2]]

@@ -1,0 +1,167 @@
+"""The one thread that owns the model: it asks the scheduler for a step, runs it, and hands out what came of it.
+
+The other threads talk to the scheduler through here, under one lock that is never held while the model computes. So a full
+queue is known at once, a client that leaves frees its memory at once, and no message can overtake another.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from aie_engine.kv_arena import KvArena
+from aie_engine.metrics import EngineMetrics, KvUsage
+from aie_engine.plan import Chunk
+from aie_engine.request import FinishReason, Outcome, Request, Update
+from aie_engine.scheduler import Plan, Scheduler, StepResult
+
+_log = logging.getLogger(__name__)
+
+Delivery = tuple[Request, Update]
+
+
+class StepRunner(Protocol):
+    """What computes a step: `Runner`, or a stand-in without a model."""
+
+    def execute(self, chunks: Sequence[Chunk]) -> list[int | None]:
+        """One token id for each chunk that asks for one, else None, in the order of the chunks."""
+        ...
+
+
+class StoppedError(Exception):
+    """The model loop takes no more requests."""
+
+
+class ModelLoop:
+    """Runs steps while there are requests and sleeps while there are none.
+
+    `hand_out` gets all news of a step in one call, on the loop's thread: it must pass them to where the clients are served
+    and return at once.
+    """
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        scheduler: Scheduler,
+        arena: KvArena,
+        metrics: EngineMetrics,
+        hand_out: Callable[[list[Delivery]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._arena = arena
+        self._metrics = metrics
+        self._hand_out = hand_out
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._stopping = False
+
+    def submit(self, request: Request) -> None:
+        """Queues a request. Raises the scheduler's errors, and StoppedError after `stop`."""
+        with self._wake:
+            if self._stopping:
+                raise StoppedError
+            self._scheduler.submit(request)
+            self._wake.notify()
+
+    def end(self, request: Request, outcome: Outcome, finish_reason: FinishReason | None = None) -> None:
+        """Ends a request from outside: its client left, or its text is complete. Nothing happens if it has ended."""
+        with self._wake:
+            now = self._clock()
+            if self._scheduler.end(request, outcome, now, finish_reason):
+                self._metrics.ended(request.ticket, outcome, now)
+
+    def drain_s(self) -> float | None:
+        """Seconds until those who wait now will probably run; None before anybody has been served."""
+        with self._wake:
+            return self._scheduler.drain_s()
+
+    def kv_usage(self) -> KvUsage:
+        """The KV cache's token slots at this moment."""
+        with self._wake:
+            return KvUsage(self._arena.capacity, self._arena.used, self._arena.free)
+
+    def stop(self) -> None:
+        """Makes `run` return after the step under way. Whoever has not ended by then ends with an error."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """The thread's body; returns after `stop`."""
+        # What was loaded lives as long as the process: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        while (plan := self._next_plan()) is not None:
+            self._run_step(plan)
+
+    def _next_plan(self) -> Plan | None:
+        """Sleeps until there is a step to run; None when the loop shall stop."""
+        while True:
+            with self._wake:
+                while not self._stopping and not self._scheduler.has_requests:
+                    self._wake.wait()
+                if self._stopping:
+                    news = self._end_all("The engine is shutting down.")
+                    plan = None
+                else:
+                    plan = self._plan()
+                    news = [(request, Update(outcome=Outcome.TIMEOUT)) for request in plan.expired]
+            if news:
+                self._hand_out(news)
+            if plan is None or plan.chunks:
+                return plan
+
+    def _plan(self) -> Plan:
+        now = self._clock()
+        plan = self._scheduler.plan(now)
+        for request in plan.expired:
+            self._metrics.ended(request.ticket, Outcome.TIMEOUT, now)
+        for request in plan.admitted:
+            self._metrics.admitted(request.ticket, now)
+        return plan
+
+    def _run_step(self, plan: Plan) -> None:
+        started = self._clock()
+        try:
+            sampled = self._runner.execute(plan.chunks)
+            news = self._step_done(sampled, started)
+        except Exception:  # noqa: BLE001 - whatever broke this step, the requests to come deserve their chance
+            _log.exception("a step of %d chunks failed", len(plan.chunks))
+            news = self._step_failed(started)
+        self._hand_out(news)
+
+    def _step_done(self, sampled: Sequence[int | None], started: float) -> list[Delivery]:
+        now = self._clock()
+        with self._wake:
+            result = self._scheduler.step_done(sampled, now - started, now)
+            self._metrics.step(result, now - started, now, time.time())
+            for request in result.ended:
+                self._metrics.ended(request.ticket, Outcome.OK, now)
+        return _news(result)
+
+    def _step_failed(self, started: float) -> list[Delivery]:
+        now = self._clock()
+        with self._wake:
+            failed = self._scheduler.step_failed(now)
+            self._metrics.step_failed(now - started)
+            for request in failed:
+                self._metrics.ended(request.ticket, Outcome.ERROR, now)
+        return [(request, Update(outcome=Outcome.ERROR, detail="The engine failed to compute.")) for request in failed]
+
+    def _end_all(self, detail: str) -> list[Delivery]:
+        now = self._clock()
+        requests = self._scheduler.requests()
+        for request in requests:
+            self._scheduler.end(request, Outcome.ERROR, now)
+            self._metrics.ended(request.ticket, Outcome.ERROR, now)
+        return [(request, Update(outcome=Outcome.ERROR, detail=detail)) for request in requests]
+
+
+def _news(result: StepResult) -> list[Delivery]:
+    return [(request, Update(request.output_ids[-1], request.outcome, request.finish_reason)) for request in result.sampled]

@@ -1,0 +1,158 @@
+"""What the engine says of itself: the catalogue's `aie_engine_*` on its page, and the same moments to the hooks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aie_engine.ledger import Counts, Ledger, Stage, Ticket
+from aie_engine.request import Outcome
+from aie_engine.scheduler import StepResult
+from aie_hooks.allocator import AllocatorStats
+from aie_hooks.requests import RequestHooks
+from aie_telemetry.instruments import Registry
+
+
+class KvUsage(NamedTuple):
+    """Token slots of the KV cache at one moment; `capacity == used + free`."""
+
+    capacity: int
+    used: int
+    free: int
+
+
+class Footprint(NamedTuple):
+    """Bytes that the engine's tensors hold from start to end: weights, the whole KV cache, and what lies between steps."""
+
+    weights_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Everything held, used or not."""
+        return self.weights_bytes + self.kv_bytes + self.workspace_bytes
+
+    def allocated_bytes(self, kv: KvUsage) -> int:
+        """What is in use: of the KV cache only the slots that requests own."""
+        return self.weights_bytes + self.workspace_bytes + self.kv_bytes * kv.used // kv.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What is known once the model is loaded. `kv` reads the arena under the model loop's lock."""
+
+    version: str
+    revision: str
+    device: str
+    dtype: str
+    footprint: Footprint
+    kv: Callable[[], KvUsage]
+
+
+class EngineMetrics:
+    """The engine's instruments. Times are seconds of the engine's monotonic clock unless a name says `wall`.
+
+    Request counts come from a `Ledger`, and a page shows one view of it: received equals outcomes plus running plus waiting
+    on every page, whatever happens meanwhile.
+    """
+
+    def __init__(self, engine: str, model: str, hooks: RequestHooks, *, start_wall_s: float) -> None:
+        self.ledger = Ledger()
+        self._hooks = hooks
+        self.last_token_at: float | None = None
+        self._labels = (engine, model)
+        self._registry = Registry()
+        self._loaded: Loaded | None = None
+        self._render_lock = threading.Lock()
+        self._prompt_tokens = self._registry.value("aie_engine_prompt_tokens_total", *self._labels)
+        self._generation_tokens = self._registry.value("aie_engine_generation_tokens_total", *self._labels)
+        self._ttft = self._registry.distribution("aie_engine_time_to_first_token_seconds", *self._labels)
+        self._inter_token = self._registry.distribution("aie_engine_inter_token_seconds", *self._labels)
+        self._queue = self._registry.distribution("aie_engine_queue_seconds", *self._labels)
+        self._duration = self._registry.distribution("aie_engine_request_duration_seconds", *self._labels)
+        self._step = self._registry.distribution("aie_engine_step_seconds", *self._labels)
+        self._set("aie_engine_start_time_seconds", start_wall_s)
+
+    def loaded(self, loaded: Loaded) -> None:
+        """From now on the page also describes the model, its KV cache and its memory; before, these are absent."""
+        description = (loaded.version, loaded.revision, loaded.device, loaded.dtype)
+        self._set("aie_engine_info", 1, "aie", *description)
+        self._loaded = loaded
+
+    def enter(self, now: float) -> Ticket:
+        """A request reached the engine."""
+        ticket = Ticket(now, self._hooks.enter())
+        self.ledger.enter(ticket)
+        return ticket
+
+    def admitted(self, ticket: Ticket, now: float) -> None:
+        """A request left the queue for the batch."""
+        if self.ledger.admit(ticket, now):
+            ticket.hook.admitted()
+            self._queue.observe(now - ticket.arrived_at)
+
+    def ended(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        """A request ended; a second call for the same one changes nothing."""
+        stage = self.ledger.end(ticket, outcome)
+        if stage is not None:
+            ticket.hook.end(outcome.value)
+        if stage is Stage.RUNNING:
+            self._duration.observe(now - ticket.arrived_at)
+
+    def step(self, result: StepResult, duration_s: float, now: float, wall_s: float) -> None:
+        """A step of the model loop ended at `now`. Equal gaps are recorded together: one call a group, not one a token."""
+        self._step.observe(duration_s)
+        self._prompt_tokens.add(result.prompt_tokens)
+        for request in result.first:
+            self._ttft.observe(now - request.ticket.arrived_at)
+        for request in result.sampled:
+            request.ticket.hook.token()
+        for gap_s, tokens in result.gaps.items():
+            self._inter_token.observe(gap_s, tokens)
+        if result.sampled:
+            self._generation_tokens.add(len(result.sampled))
+            self.last_token_at = now
+            self._set("aie_engine_last_token_timestamp_seconds", wall_s)
+
+    def step_failed(self, duration_s: float) -> None:
+        """A step of the model loop raised after so many seconds."""
+        self._step.observe(duration_s)
+
+    def page(self) -> str:
+        """The page in Prometheus' text format."""
+        with self._render_lock:
+            # The registry's values of these families are set here and nowhere else, so a page cannot mix two views.
+            self._set_counts(self.ledger.counts())
+            if self._loaded is not None:
+                self._set_memory(self._loaded, self._loaded.kv())
+            return self._registry.render()
+
+    def allocator_stats(self) -> AllocatorStats:
+        """The allocator's numbers for the hooks. Raises RuntimeError before the model is loaded: there are none."""
+        loaded = self._loaded
+        if loaded is None:
+            raise RuntimeError("the model is not loaded")
+        return AllocatorStats(loaded.device, loaded.footprint.allocated_bytes(loaded.kv()), loaded.footprint.reserved_bytes)
+
+    def _set_counts(self, counts: Counts) -> None:
+        self._set("aie_engine_requests_received_total", counts.received)
+        self._set("aie_engine_requests_waiting", counts.waiting)
+        self._set("aie_engine_requests_running", counts.running)
+        for outcome, ended in counts.ended.items():
+            self._set("aie_engine_requests_total", ended, outcome.value)
+
+    def _set_memory(self, loaded: Loaded, kv: KvUsage) -> None:
+        self._set("aie_engine_kv_capacity_tokens", kv.capacity)
+        self._set("aie_engine_kv_used_tokens", kv.used)
+        self._set("aie_engine_kv_free_tokens", kv.free)
+        self._set("aie_engine_kv_usage_ratio", kv.used / kv.capacity)
+        memory = (self._labels[0], loaded.device)
+        allocated = float(loaded.footprint.allocated_bytes(kv))
+        self._registry.value("aie_engine_allocator_allocated_bytes", *memory).set(allocated)
+        self._registry.value("aie_engine_allocator_reserved_bytes", *memory).set(float(loaded.footprint.reserved_bytes))
+
+    def _set(self, name: str, value: float, *more_labels: str) -> None:
+        self._registry.value(name, *self._labels, *more_labels).set(float(value))

@@ -1,0 +1,98 @@
+"""The thread that loads the model and then runs it: everything of torch happens here, on one thread with one thread pool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib.metadata import version
+
+import torch
+
+from aie_engine.config import EngineConfig
+from aie_engine.kv_arena import KvArena
+from aie_engine.loading import LoadedModel, default_threads, load_model
+from aie_engine.loop import Delivery, ModelLoop
+from aie_engine.metrics import EngineMetrics, Footprint, Loaded
+from aie_engine.plan import Chunk, SamplingParams
+from aie_engine.runner import Runner
+from aie_engine.scheduler import Limits, Scheduler
+from aie_engine.serving import Model
+
+
+class StartError(Exception):
+    """The engine cannot start; one line that says why and what to change."""
+
+
+class ModelThread(threading.Thread):
+    """Builds a model, then runs its loop. `built` and `finished` tell how each of the two ended.
+
+    A daemon: a load or a step that hangs in native code must not keep the process from ending.
+    """
+
+    def __init__(self, build: Callable[[], Model]) -> None:
+        super().__init__(name="aie-model-loop", daemon=True)
+        self._build = build
+        self.built: Future[Model] = Future()
+        self.finished: Future[None] = Future()
+
+    def run(self) -> None:
+        """The thread's body."""
+        try:
+            model = self._build()
+        except BaseException as error:  # noqa: BLE001 - passed on to whoever waits for the model
+            self.built.set_exception(error)
+            return
+        self.built.set_result(model)
+        try:
+            model.loop.run()
+        except BaseException as error:  # noqa: BLE001 - passed on to whoever waits for the end
+            self.finished.set_exception(error)
+        else:
+            self.finished.set_result(None)
+
+
+def build_model(config: EngineConfig, metrics: EngineMetrics, hand_out: Callable[[list[Delivery]], None]) -> Model:
+    """Loads the model, allocates all memory and warms up. Raises ModelError and StartError."""
+    torch.set_num_threads(config.threads or default_threads())
+    loaded = load_model(config.model, device=config.device)
+    runner = _runner(config, loaded)
+    _warm_up(runner, min(config.max_step_tokens, runner.max_sequence_tokens))
+    arena = KvArena(config.kv_tokens)
+    limits = Limits(
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        max_step_tokens=config.max_step_tokens,
+        context_tokens=loaded.config.context,
+        eos_ids=loaded.tokenizer.eos_ids,
+    )
+    scheduler = Scheduler(limits, arena)
+    loop = ModelLoop(runner, scheduler, arena, metrics, hand_out)
+    metrics.loaded(
+        Loaded(
+            version=version("aie-observability"),
+            revision=loaded.revision,
+            device=config.device,
+            dtype=str(loaded.decoder.dtype).removeprefix("torch."),
+            footprint=Footprint(runner.weights_bytes, runner.kv_bytes, runner.workspace_bytes),
+            kv=loop.kv_usage,
+        )
+    )
+    return Model(config.model_name, loaded.tokenizer, loaded.chat_template, loop, scheduler.longest, int(time.time()))
+
+
+def _runner(config: EngineConfig, loaded: LoadedModel) -> Runner:
+    try:
+        return Runner(loaded, capacity_tokens=config.kv_tokens, max_step_tokens=config.max_step_tokens)
+    except (RuntimeError, MemoryError) as error:
+        # torch's text goes on with C++ frames; its first line names the bytes.
+        first_line = str(error).partition("\n")[0]
+        raise StartError(f"--kv-tokens {config.kv_tokens}: the KV cache cannot be allocated: {first_line}") from error
+
+
+def _warm_up(runner: Runner, step_tokens: int) -> None:
+    """Runs the largest step and a decode once, so that the first client does not pay for what is built on first use."""
+    greedy = SamplingParams(temperature=0.0)
+    runner.execute([Chunk(0, 0, [0] * step_tokens, True, greedy)])
+    runner.execute([Chunk(0, 0, [0], True, SamplingParams())])

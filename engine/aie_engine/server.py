@@ -1,0 +1,105 @@
+"""The HTTP application: routes, health, metrics, and every error in OpenAI's form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from aie_engine.completions import chat_completions, completions
+from aie_engine.http_errors import ApiError, error_json, model_not_found
+from aie_engine.serving import SERVING, Serving
+from aie_engine.sse import SlowReaderError
+from aie_telemetry.exposition import CONTENT_TYPE
+
+_log = logging.getLogger(__name__)
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def application(serving: Serving) -> web.Application:
+    """The application; `serving` decides what it can answer at any moment."""
+    app = web.Application(middlewares=[_errors_as_json], client_max_size=serving.config.max_body_bytes)
+    app[SERVING] = serving
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", chat_completions),
+            web.post("/v1/completions", completions),
+            web.get("/v1/models", _models),
+            web.get("/v1/models/{name}", _model),
+            web.get("/health", _health),
+            web.get("/health/ready", _ready),
+            web.get("/metrics", _metrics),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return error.response()
+    except web.HTTPException as error:
+        return _http_error(request, error)
+    except (ConnectionError, SlowReaderError):
+        # Nobody is there to read an answer; aiohttp drops it and closes the connection.
+        return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
+    except Exception:  # noqa: BLE001 - a bug of ours: the client gets an answer, the log the traceback
+        _log.exception("%s %s failed", request.method, request.path)
+        body = error_json(HTTPStatus.INTERNAL_SERVER_ERROR, "The server failed; its log says why.", code="internal_error")
+        return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=body, content_type="application/json")
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    """aiohttp's own errors (unknown route, wrong method, large body) in our form; headers such as Allow stay."""
+    messages = {
+        HTTPStatus.NOT_FOUND: f"There is no {request.method} {request.path:.200}.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.path:.200} does not take {request.method}.",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: f"The body exceeds {request.app[SERVING].config.max_body_bytes} bytes.",
+    }
+    headers = {name: value for name, value in error.headers.items() if name not in ("Content-Type", "Content-Length")}
+    body = error_json(error.status, messages.get(HTTPStatus(error.status), error.reason))
+    return web.Response(status=error.status, body=body, headers=headers, content_type="application/json")
+
+
+def _json(payload: Any, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(payload), content_type="application/json")
+
+
+def _description(serving: Serving) -> dict[str, Any]:
+    model = serving.model()
+    return {"id": model.name, "object": "model", "created": model.created_wall_s, "owned_by": "aie"}
+
+
+async def _models(request: web.Request) -> web.Response:
+    return _json({"object": "list", "data": [_description(request.app[SERVING])]})
+
+
+async def _model(request: web.Request) -> web.Response:
+    description = _description(request.app[SERVING])
+    name = request.match_info["name"]
+    if name != description["id"]:
+        raise model_not_found(name, description["id"])
+    return _json(description)
+
+
+async def _health(_: web.Request) -> web.Response:
+    """Liveness: the process answers. Whether it can serve is what readiness says."""
+    return _json({"status": "ok"})
+
+
+async def _ready(request: web.Request) -> web.Response:
+    reason = request.app[SERVING].not_ready()
+    if reason is None:
+        return _json({"status": "ready"})
+    return _json({"status": "not ready", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    return web.Response(body=request.app[SERVING].metrics.page().encode(), headers={"Content-Type": CONTENT_TYPE})
