@@ -14,7 +14,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AllocatorStats:
-    """Of one device: bytes in live tensors, and bytes that the allocator holds from the system (live, cached, pools)."""
+    """Of one device: bytes in live tensors, and bytes that the allocator holds from the system (live, cached, pools).
+
+    Name devices without a colon ("cpu", "cuda0"), which StatsD could not say.
+    """
 
     device: str
     allocated_bytes: int
@@ -68,7 +71,7 @@ def torch_cuda_stats(device: int = 0) -> AllocatorStats:
     # Empty until the first use of CUDA, when nothing is allocated.
     stats = torch.cuda.memory_stats(device)
     return AllocatorStats(
-        device=f"cuda:{device}",
+        device=f"cuda{device}",
         allocated_bytes=stats.get("allocated_bytes.all.current", 0),
         reserved_bytes=stats.get("reserved_bytes.all.current", 0),
     )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from aie_hooks.series import Frame
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 from aie_telemetry.statsd import MAX_TAGS, Dialect, Tags, encode_series
+
+# What separates things in a line, so that no value can hold it. Models and devices often do: "llama3:8b", "cuda:0".
+_SEPARATORS: Final[dict[Dialect, re.Pattern[str]]] = {"telegraf": re.compile(r"[\n\r:|,]"), "datadog": re.compile(r"[\n\r|,]")}
+
+_log = logging.getLogger(__name__)
 
 
 def constant_tags(engine: str, tags: Iterable[tuple[str, str]]) -> Tags:
@@ -19,12 +28,12 @@ def constant_tags(engine: str, tags: Iterable[tuple[str, str]]) -> Tags:
 def frame_of(name: str, kind: Kind, labels: Mapping[str, str], tags: Tags, dialect: Dialect) -> Frame:
     """What stands around the values of the series `name` with these labels and the emitter's constant tags.
 
-    Raises ValueError for a name of ours that is not in the catalogue, or of another kind, or with other labels there; for a label
-    that is there twice; and for what the dialect cannot say, such as ':' in a label value in Telegraf's.
+    Separators within the values of `labels` become '_', with a warning. Raises ValueError for a name of ours that is not in the
+    catalogue, or of another kind, or with other labels there; for a label that is there twice; and for what the dialect cannot say.
     """
     if name.startswith(RESERVED_PREFIX):
         _check_catalogue(name, kind, labels, tags)
-    every = sorted(_unique((*tags, *labels.items())))
+    every = sorted(_unique((*tags, *((key, _sayable(value, dialect)) for key, value in labels.items()))))
     if len(every) > MAX_TAGS:
         raise ValueError(f"{name} has {len(every)} labels, more than {MAX_TAGS}")
     head, tail = encode_series(name, tuple(every), dialect)
@@ -42,6 +51,16 @@ def _check_catalogue(name: str, kind: Kind, labels: Mapping[str, str], tags: Tag
     if missing or foreign:
         wrong = f"lacks {sorted(missing)}" if missing else f"has no {sorted(foreign)}"
         raise ValueError(f"{name} takes the labels {list(metric.labels)}: it {wrong} here")
+
+
+@functools.lru_cache(maxsize=1024)
+def _sayable(value: str, dialect: Dialect) -> str:
+    """`value` without separators. The cache is there so that each is warned of once."""
+    said = _SEPARATORS[dialect].sub("_", value)
+    if said != value:
+        other = "; the dialect 'datadog' can say ':'" if dialect == "telegraf" and ":" in value else ""
+        _log.warning("the label value %r is sent as %r, because StatsD's separators cannot stand in it%s", value, said, other)
+    return said
 
 
 def _unique(tags: Iterable[tuple[str, str]]) -> Tags:

@@ -206,6 +206,7 @@ class Histogram(Series):
         if not 0.0 <= number < math.inf:
             self._owner.drop("invalid", count)
             return
+        number += 0.0  # a negative zero would be sent with its sign, which StatsD refuses
         values = self._values
         if len(values) + count > MAX_WAITING:
             self._owner.overflow(count)
