@@ -12,6 +12,10 @@ fail() { printf 'setup-system: %s\n' "$*" >&2; exit 1; }
 command -v apt-get >/dev/null || fail "needs apt-get (Debian or Ubuntu); elsewhere install BCC, kernel headers and promtool by other means"
 export DEBIAN_FRONTEND=noninteractive
 
+package_lists() {
+    find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' | grep -q . && [ -z "${1:-}" ] || apt-get update -qq
+}
+
 packages() {
     missing=""
     for package in "$@"; do
@@ -19,7 +23,7 @@ packages() {
     done
     [ -z "$missing" ] && return 0
     say "installing$missing"
-    apt-get update -qq
+    package_lists anew
     # shellcheck disable=SC2086 # a list of names
     apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
@@ -31,6 +35,7 @@ kernel_headers() {
     arch=$(dpkg --print-architecture)
     tree=$(find /usr/src -maxdepth 1 -name "linux-headers-*-$arch" | sort -V | tail -n 1)
     if [ -z "$tree" ]; then
+        package_lists
         package=$(apt-cache search --names-only "^linux-headers-[0-9].*-$arch\$" | cut -d ' ' -f 1 | grep -v -e cloud -e rt- | sort -V | tail -n 1)
         [ -n "$package" ] || { say "no linux-headers package found: eBPF programs cannot be compiled"; return 0; }
         say "installing $package"
@@ -40,19 +45,19 @@ kernel_headers() {
     common=$(printf '%s\n' "$tree" | sed "s/-$arch\$/-common/")
     mkdir -p "$PRIVATE/kernel-source.new"
     [ -d "$common" ] && cp -rs "$common/." "$PRIVATE/kernel-source.new/"
-    cp -rsf "$tree/." "$PRIVATE/kernel-source.new/" 2>/dev/null || true
+    cp -rsf "$tree/." "$PRIVATE/kernel-source.new/"
     [ -e "$PRIVATE/kernel-source.new/include" ] || fail "the headers in $tree hold no include directory"
     mv "$PRIVATE/kernel-source.new" "$PRIVATE/kernel-source"
     say "kernel headers for BCC: $PRIVATE/kernel-source"
 }
 
 # promtool checks our metrics page in the tests. The package would start a Prometheus server, so only the file is taken.
-promtool() {
+prometheus_tool() {
     command -v promtool >/dev/null && return 0
     [ -x "$PRIVATE/bin/promtool" ] && return 0
+    package_lists
     scratch=$(mktemp -d)
-    chmod 755 "$scratch"
-    (cd "$scratch" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb tree)
+    (cd "$scratch" && apt-get -o APT::Sandbox::User=root download -qq prometheus && dpkg-deb -x prometheus_*.deb tree)
     mkdir -p "$PRIVATE/bin"
     cp "$scratch/tree/usr/bin/promtool" "$PRIVATE/bin/promtool"
     rm -rf "$scratch"
@@ -67,7 +72,7 @@ mounted() { # type, directory
 
 packages python3-venv python3-bpfcc bpftrace
 kernel_headers
-promtool
+prometheus_tool
 mounted tracefs /sys/kernel/tracing
 mounted debugfs /sys/kernel/debug
 mounted bpf /sys/fs/bpf

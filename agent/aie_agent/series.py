@@ -76,6 +76,7 @@ class HistogramSeries:
     """A histogram: cumulative-over-time counts per bucket. A state equal to the one before is not stored again."""
 
     __slots__ = (
+        "__weakref__",
         "_capacity",
         "_states",
         "_times",

@@ -103,7 +103,9 @@ def rate_history(all_series: Iterable[Series], now_s: float, points: int, step_s
         known = list(series.ring.since(start_s))
         for (begin_s, before), (end_s, value) in pairwise(known):
             gained = value - before if value >= before else value
-            for step in _steps(begin_s, end_s, start_s, points, step_s):
+            # The newest point is up to a period old: its rate holds until the next one is due.
+            until_s = end_s + 1.5 * step_s if end_s == series.last_time_s else end_s
+            for step in _steps(begin_s, until_s, start_s, points, step_s):
                 history[step] = (history[step] or 0.0) + gained / (end_s - begin_s)
     return tuple(history)
 

@@ -1,0 +1,91 @@
+"""What an engine is: names from several origins, merged by process."""
+
+from __future__ import annotations
+
+from aie_agent.identity import Engines, Origin, ProcessId
+
+
+class Host:
+    """Processes that live and die: tgid -> start ticks."""
+
+    def __init__(self, **_: int) -> None:
+        self.alive: dict[int, int] = {}
+
+    def start_ticks(self, tgid: int) -> int | None:
+        return self.alive.get(tgid)
+
+
+def make(**alive: int) -> tuple[Engines, Host]:
+    host = Host()
+    host.alive = {int(tgid.removeprefix("t")): ticks for tgid, ticks in alive.items()}
+    return Engines(host.start_ticks), host
+
+
+def test_configuration_wins_the_name_whoever_came_first() -> None:
+    for order in ((Origin.STATSD, Origin.CONFIG), (Origin.CONFIG, Origin.STATSD)):
+        engines, _ = make(t10=5)
+        names = {Origin.STATSD: "hooks-name", Origin.CONFIG: "chat"}
+        for origin in order:
+            engines.declare(names[origin], origin, 10)
+        assert engines.names() == ["chat"], order
+        assert engines.processes("chat") == [ProcessId(10, 5)]
+        assert engines.canonical("hooks-name") == "chat"
+
+
+def test_a_restarted_engine_keeps_the_name_that_the_configuration_gave() -> None:
+    engines, host = make(t10=5)
+    engines.declare("chat", Origin.CONFIG, 10)
+    engines.declare("hooks-name", Origin.STATSD, 10)
+    host.alive = {11: 9}
+    engines.prune(0.0)
+    engines.declare("hooks-name", Origin.STATSD, 11)
+    assert engines.names() == ["chat"]
+    assert engines.processes("chat") == [ProcessId(11, 9)]
+
+
+def test_a_reused_tgid_is_another_process() -> None:
+    engines, host = make(t10=5)
+    engines.declare("a", Origin.STATSD, 10)
+    host.alive = {10: 77}
+    assert engines.prune(0.0) == ["a"]
+    assert engines.state("a") == "down"
+    engines.declare("b", Origin.STATSD, 10)
+    assert engines.processes("b") == [ProcessId(10, 77)]
+
+
+def test_states() -> None:
+    engines, host = make(t10=5)
+    assert engines.state("a") == "unknown"
+    engines.declare("a", Origin.CONFIG)
+    assert engines.state("a") == "unknown"
+    engines.declare("a", Origin.CONFIG, 10)
+    assert engines.state("a") == "up"
+    host.alive = {}
+    assert engines.prune(1.0) == ["a"]
+    assert engines.prune(2.0) == []
+    assert engines.state("a") == "down"
+
+
+def test_unnamed_engines_that_are_gone_are_forgotten_in_the_end() -> None:
+    engines, host = make(t10=5, t11=5)
+    engines.declare("configured", Origin.CONFIG, 10)
+    engines.declare("announced", Origin.STATSD, 11)
+    host.alive = {}
+    engines.prune(0.0)
+    engines.prune(Engines.FORGET_AFTER_S + 1)
+    assert engines.names() == ["configured"]
+
+
+def test_caps() -> None:
+    engines, _ = make(**{f"t{tgid}": 1 for tgid in range(1, 400)})
+    for index in range(Engines.MAX_ENGINES):
+        assert engines.declare(f"e{index}", Origin.STATSD) == f"e{index}"
+    assert engines.declare("one too many", Origin.STATSD) is None
+    admitted = [engines.declare("e0", Origin.STATSD, tgid) for tgid in range(1, 400)]
+    assert admitted.count("e0") == Engines.MAX_PROCESSES
+
+
+def test_a_process_that_is_gone_declares_nothing() -> None:
+    engines, _ = make()
+    assert engines.declare("ghost", Origin.STATSD, 4242) is None
+    assert engines.names() == []

@@ -1,0 +1,162 @@
+"""The store: rings, precedence of sources, caps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aie_agent.samples import Batch, HistogramPoint, Point
+from aie_agent.series import Ring
+from aie_agent.store import Store
+from aie_telemetry.catalogue import Kind
+
+ENGINE = (("engine", "e"), ("model", "m"))
+RUNNING = "aie_engine_requests_running"
+
+
+def make_store(**overrides: float) -> Store:
+    settings = {"max_series": 100, "retention_s": 300.0, "period_s": 1.0} | overrides
+    return Store(max_series=int(settings["max_series"]), retention_s=settings["retention_s"], period_s=settings["period_s"])
+
+
+def gauge(value: float, name: str = RUNNING, tags: tuple[tuple[str, str], ...] = ENGINE) -> Point:
+    return Point(name, Kind.GAUGE, tags, value)
+
+
+@given(st.lists(st.floats(0.1, 5.0), max_size=60), st.integers(1, 20), st.floats(-5, 320))
+def test_ring_keeps_the_newest_points_and_finds_what_was_known_at_a_time(steps: list[float], capacity: int, at: float) -> None:
+    ring = Ring(capacity)
+    points = []
+    time_s = 0.0
+    for index, step in enumerate(steps):
+        time_s += step
+        points.append((time_s, float(index)))
+        ring.append(time_s, float(index))
+    kept = points[-capacity:]
+    before = [point for point in kept if point[0] <= at]
+    expected = before[-1:] + [point for point in kept if point[0] > at]
+    assert list(ring.since(at)) == (expected if before else kept)
+    assert len(ring) == len(kept)
+
+
+def test_page_goes_before_statsd_until_it_falls_silent() -> None:
+    store = make_store()
+    store.apply(Batch("statsd", 100.0, [gauge(1)]))
+    assert store.current(RUNNING, 100.0) == 1
+    store.apply(Batch("scrape:e", 101.0, [gauge(2)]))
+    store.apply(Batch("statsd", 102.0, [gauge(3)]))
+    assert store.current(RUNNING, 102.0) == 2
+    assert store.shadowed == 1
+    store.apply(Batch("statsd", 110.0, [gauge(4)]))
+    assert store.current(RUNNING, 110.0) == 4
+
+
+def test_precedence_is_per_metric_not_per_engine() -> None:
+    store = make_store()
+    store.apply(Batch("scrape:e", 100.0, [gauge(2)]))
+    store.apply(Batch("statsd", 100.5, [gauge(7, "aie_engine_requests_waiting")]))
+    assert store.current("aie_engine_requests_waiting", 101.0) == 7
+
+
+def test_precedence_holds_whatever_the_other_labels_say() -> None:
+    store = make_store()
+    store.apply(Batch("scrape:e", 100.0, [gauge(2)]))
+    store.apply(Batch("statsd", 100.5, [gauge(9, tags=(("engine", "e"), ("model", "other name of m")))]))
+    assert store.current(RUNNING, 101.0, engine="e") == 2
+
+
+def test_other_engines_do_not_shadow_each_other() -> None:
+    store = make_store()
+    store.apply(Batch("scrape:e", 100.0, [gauge(2)]))
+    store.apply(Batch("statsd", 100.5, [gauge(9, tags=(("engine", "f"), ("model", "m")))]))
+    assert store.current(RUNNING, 101.0, engine="f") == 9
+
+
+def test_engine_is_renamed_to_the_name_it_is_known_by() -> None:
+    store = Store(max_series=10, retention_s=60, period_s=1, canonical=lambda name: {"e": "chat"}.get(name, name))
+    store.apply(Batch("statsd", 1.0, [gauge(1)]))
+    assert store.current(RUNNING, 1.0, engine="chat") == 1
+    assert store.current(RUNNING, 1.0, engine="e") is None
+
+
+def test_series_limit_refuses_and_counts_and_room_comes_back() -> None:
+    store = make_store(max_series=3, retention_s=60)
+    store.apply(Batch("statsd", 1.0, [gauge(1, "a"), gauge(1, "b"), gauge(1, "c"), gauge(1, "d")]))
+    assert store.size == 3
+    assert store.refused["series_limit"] == 1
+    store.evict(62.0)
+    assert store.size == 0
+    store.apply(Batch("statsd", 62.0, [gauge(1, "d")]))
+    assert store.current("d", 62.0) == 1
+
+
+def test_a_histogram_weighs_as_many_series_as_prometheus_counts() -> None:
+    store = make_store(max_series=5)
+    point = HistogramPoint("h", (), (1.0, 2.0), (1.0, 0.0, 0.0), 0.5)
+    store.apply(Batch("statsd", 1.0, histograms=[point]))
+    assert store.size == 5
+    store.apply(Batch("statsd", 1.0, [gauge(1, "a")]))
+    assert store.refused["series_limit"] == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "batch"),
+    [
+        ("reserved_name", Batch("statsd", 2.0, [gauge(1, "aie_invented")])),
+        ("kind_conflict", Batch("statsd", 2.0, [Point("a", Kind.COUNTER, (), 1)])),
+        ("kind_conflict", Batch("statsd", 2.0, histograms=[HistogramPoint("a", (), (1.0,), (1.0, 0.0), 1.0)])),
+        ("out_of_order", Batch("statsd", 0.5, [gauge(5, "a", ())])),
+    ],
+)
+def test_refusals_are_counted_and_change_nothing(reason: str, batch: Batch) -> None:
+    store = make_store()
+    store.apply(Batch("statsd", 1.0, [gauge(1, "a", ())]))
+    store.apply(batch)
+    assert store.refused[reason] == 1
+    assert sum(store.refused.values()) == 1
+    assert store.current("a", 1.0) == 1
+    assert store.names() == ["a"]
+
+
+def test_counter_deltas_add_up_from_zero() -> None:
+    store = make_store()
+    delta = Point("hits", Kind.COUNTER, (), 3, delta=True)
+    store.apply(Batch("statsd", 10.0, [delta]))
+    store.apply(Batch("statsd", 11.0, [delta]))
+    series = store.scalars("hits")[0]
+    assert list(series.ring.since(0)) == [(9.0, 0.0), (10.0, 3.0), (11.0, 6.0)]
+
+
+def test_a_counter_that_was_silent_stood_still() -> None:
+    store = make_store()
+    delta = Point("hits", Kind.COUNTER, (), 3, delta=True)
+    store.apply(Batch("statsd", 10.0, [delta]))
+    store.apply(Batch("statsd", 40.0, [delta]))
+    assert list(store.scalars("hits")[0].ring.since(0)) == [(9.0, 0.0), (10.0, 3.0), (39.0, 3.0), (40.0, 6.0)]
+
+
+def test_values_stop_counting_as_current() -> None:
+    store = make_store()
+    store.apply(Batch("scrape:e", 100.0, [gauge(2)]))
+    assert store.current(RUNNING, 104.0) == 2
+    assert store.current(RUNNING, 106.0) is None
+
+
+def test_what_a_dead_engine_said_is_not_current_but_its_history_stays() -> None:
+    store = make_store()
+    store.apply(Batch("statsd", 100.0, [gauge(2), Point("aie_engine_up", Kind.GAUGE, (("engine", "e"),), 0)]))
+    store.expire_engine("e")
+    assert store.current(RUNNING, 100.0) is None
+    assert store.current("aie_engine_up", 100.0) == 0
+    assert list(store.scalars(RUNNING)[0].ring.since(0)) == [(100.0, 2.0)]
+
+
+def test_new_buckets_start_anew() -> None:
+    store = make_store()
+    store.apply(Batch("statsd", 1.0, histograms=[HistogramPoint("h", (), (1.0,), (4.0, 0.0), 1.0)]))
+    store.apply(Batch("statsd", 2.0, histograms=[HistogramPoint("h", (), (1.0, 2.0), (1.0, 0.0, 0.0), 1.0)]))
+    (series,) = store.histograms("h")
+    assert series.bounds == (1.0, 2.0)
+    assert list(series.counts) == [1.0, 0.0, 0.0]
+    assert store.size == 5

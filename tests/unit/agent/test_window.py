@@ -1,0 +1,100 @@
+"""Rates, quantiles and histories, beside the rules they follow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aie_agent.analysis.window import bucket_increase, increase, level_history, quantile, quantiles_of, rate, rate_history
+from aie_agent.series import HistogramSeries, Series
+from aie_telemetry.catalogue import Kind
+
+
+def counter(*points: tuple[float, float]) -> Series:
+    series = Series("c", Kind.COUNTER, (), "test", 100)
+    for time_s, value in points:
+        series.append(time_s, value)
+    series.valid_until_s = series.last_time_s + 5
+    return series
+
+
+def histogram(*states: tuple[float, list[float]], bounds: tuple[float, ...] = (1.0, 2.0)) -> HistogramSeries:
+    series = HistogramSeries("h", (), "test", bounds, 100)
+    for time_s, counts in states:
+        series.append(time_s, counts, 0.0)
+    return series
+
+
+def test_rate_over_the_window_only() -> None:
+    series = counter((0, 0), (10, 100), (20, 130), (30, 160))
+    assert rate([series], 10.0, 30.0) == pytest.approx(3.0)
+
+
+def test_a_restart_counts_what_was_gained_since() -> None:
+    assert increase(counter((0, 90), (10, 100), (20, 7), (30, 9)), 0.0, 30.0) == (10 + 7 + 2, 30.0)
+
+
+def test_silence_is_no_rise() -> None:
+    assert rate([counter((9, 0), (10, 30))], 0.0, 69.0) == pytest.approx(30 / 60)
+
+
+def test_unknown_is_not_zero() -> None:
+    assert rate([], 0.0, 10.0) is None
+    assert rate([Series("c", Kind.COUNTER, (), "test", 10)], 0.0, 10.0) is None
+    assert rate([counter((10, 5))], 0.0, 10.0) is None
+
+
+def test_rates_of_several_series_add_up() -> None:
+    assert rate([counter((0, 0), (10, 10)), counter((5, 0), (10, 10))], 0.0, 10.0) == pytest.approx(1 + 2)
+
+
+def test_histogram_increase_ignores_what_came_before_and_survives_a_restart() -> None:
+    series = histogram((0, [5, 5, 5]), (10, [6, 7, 8]), (20, [1, 0, 0]))
+    assert bucket_increase(series, 0.0) == [1 + 1, 2, 3]
+    assert bucket_increase(series, 10.0) == [1, 0, 0]
+    assert bucket_increase(histogram(), 0.0) == [0, 0, 0]
+
+
+def test_quantile_as_prometheus_gives_it() -> None:
+    # histogram_quantile(0.5, ...) over le=1: 1, le=2: 3, le=+Inf: 4 is 1 + (2 - 1) * (2 - 1) / 2
+    assert quantile((1.0, 2.0), [1, 2, 1], 0.5) == pytest.approx(1.5)
+    assert quantile((1.0, 2.0), [1, 2, 1], 0.99) == 2.0
+    assert quantile((1.0, 2.0), [4, 0, 0], 0.5) == pytest.approx(0.5)
+    assert quantile((1.0, 2.0), [0, 0, 0], 0.5) is None
+
+
+@given(st.lists(st.floats(0.011, 9.9), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99]))
+def test_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], q: float) -> None:
+    bounds = tuple(np.geomspace(0.01, 10.0, 25))
+    counts = np.bincount(np.searchsorted(bounds, values), minlength=len(bounds) + 1).astype(float).tolist()
+    estimate = quantile(bounds, counts, q)
+    true = float(np.quantile(values, q, method="inverted_cdf"))
+    bucket = int(np.searchsorted(bounds, true))
+    assert estimate is not None
+    assert bounds[bucket - 1] * (1 - 1e-9) <= estimate <= bounds[bucket] * (1 + 1e-9)
+
+
+def test_quantiles_merge_only_equal_buckets() -> None:
+    first = histogram((0, [0, 0, 0]), (10, [2, 0, 0]))
+    second = histogram((0, [0, 0, 0]), (10, [0, 2, 0]))
+    other = histogram((0, [0, 0]), (10, [0, 9]), bounds=(50.0,))
+    assert quantiles_of([first, second, other], 0.0, (0.5, 1.0)) == [1.0, 2.0]
+    assert quantiles_of([], 0.0, (0.5,)) == [None]
+
+
+def test_histories_have_one_point_a_step_whatever_the_jitter() -> None:
+    gauge = counter((0.97, 1), (2.03, 2), (2.98, 3), (4.01, 4))
+    assert level_history([gauge], 4.5, 5, 1.0) == (None, 1, 2, 3, 4)
+    rising = counter((0.0, 0), (1.04, 10.4), (1.97, 19.7), (3.0, 30))
+    assert rate_history([rising], 3.0, 3, 1.0) == pytest.approx((10.0, 10.0, 10.0), abs=1e-6)
+
+
+def test_history_has_holes_where_nothing_was_known() -> None:
+    gauge = counter((1.0, 1), (20.0, 2))
+    gauge.valid_until_s = 22.0
+    history = level_history([gauge], 20.5, 20, 1.0)
+    assert history[0] == 1
+    assert history[5:18] == (None,) * 13
+    assert history[-1] == 2
