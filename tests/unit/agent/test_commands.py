@@ -1,0 +1,113 @@
+"""The commands of `aie-agent` that end by themselves, run as a user runs them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+AIE_AGENT = Path(sys.executable).parent / "aie-agent"
+
+
+def aie_agent(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([AIE_AGENT, *arguments], input=stdin, capture_output=True, check=False, timeout=60)
+
+
+def test_parse_statsd_as_json() -> None:
+    done = aie_agent("parse-statsd", "--json", stdin=b"a.b,k=v:1|c|@0.1\nc:+3|g\n\nd:x|ms\ne:u1|s\n")
+    rows = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert rows[0] == {
+        "line": "a.b,k=v:1|c|@0.1",
+        "samples": [{"name": "a_b", "type": "counter", "value": 1.0, "tags": {"k": "v"}, "rate": 0.1}],
+        "errors": [],
+    }
+    assert rows[1]["samples"] == [{"name": "c", "type": "gauge", "value": 3.0, "tags": {}, "rate": 1.0, "delta": True}]
+    assert rows[2]["samples"] == []
+    assert "not a finite number" in rows[2]["errors"][0]
+    assert rows[3]["samples"][0]["value"] == "u1"
+    assert done.returncode == 1
+
+
+def test_parse_statsd_for_people() -> None:
+    done = aie_agent("parse-statsd", "--datadog", stdin=b"a:1|c|@0.5|#k:v\n_sc|x|0\n")
+    assert done.returncode == 0
+    assert done.stdout.decode() == (
+        "a:1|c|@0.5|#k:v\n  counter a k=v: 1.0, each stands for 2\n_sc|x|0\n  ignored: aie does not use lines of kind service_check\n"
+    )
+
+
+def test_parse_statsd_takes_any_bytes() -> None:
+    done = aie_agent("parse-statsd", "--json", stdin=bytes(range(256)) * 50)
+    assert done.stderr == b""
+    assert all(msgspec.json.decode(line) for line in done.stdout.splitlines())
+
+
+def check(*arguments: str) -> tuple[int, dict[str, dict[str, object]]]:
+    done = aie_agent("check", "--json", *arguments)
+    return done.returncode, {row["what"]: row for row in msgspec.json.decode(done.stdout)} if done.stdout else {}
+
+
+def config(tmp_path: Path, text: str = "") -> str:
+    file = tmp_path / "agent.toml"
+    file.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/run/statsd.sock"\nudp = "127.0.0.1:0"\n{text}')
+    return str(file)
+
+
+def test_check_is_content_with_an_ordinary_host(tmp_path: Path) -> None:
+    status, rows = check("--config", config(tmp_path))
+    assert status == 0, rows
+    assert rows["CPU, memory, swap of the host"]["visible"]
+
+
+def test_check_names_an_engine_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        status, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
+    assert status == 1
+    row = rows["engine chat: page"]
+    assert not row["visible"]
+    assert "refused" in str(row["found"])
+    assert row["remedy"]
+
+
+def test_check_names_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
+        udp.bind(("127.0.0.1", 0))
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        tcp.settimeout(0)
+        file = tmp_path / "agent.toml"
+        file.write_text(f'[statsd]\nunix = "off"\nudp = "127.0.0.1:{udp.getsockname()[1]}"\n')
+        done = aie_agent("check", "--config", str(file), "--listen", f"127.0.0.1:{tcp.getsockname()[1]}")
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.decode().splitlines() if line.startswith("MISSING")]
+    assert len(lines) == 2
+    assert all("Address already in use" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--config", "/nonexistent/agent.toml"], "cannot be read"),
+        (["--engine", "chat"], "NAME=URL"),
+        (["--engine", "chat=ftp://x"], "engines[0].metrics_url"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_bad_configuration_is_one_line_and_status_2(command: str, arguments: list[str], says: str) -> None:
+    done = aie_agent(command, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 1
+    assert says in done.stderr.decode()
+
+
+def test_commands_that_end_at_once_do_not_load_the_server() -> None:
+    code = "import sys; import aie_agent.cli; sys.exit(bool({'aiohttp', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
