@@ -64,14 +64,13 @@ class Decoder:
         reader = _Reader(source, device, dtype)
         # Layer by layer, so that no more than a few layers exist in both layouts at once.
         with torch.inference_mode(), ThreadPoolExecutor(threads) as pool:
-            layers = pool.map(lambda index: Layer(config, reader, index), range(config.layers))
+            self.layers = list(pool.map(lambda index: Layer(config, reader, index), range(config.layers)))
             self.embedding = reader.tensor("model.embed_tokens.weight", (config.vocab, config.hidden))
             self.norm = reader.tensor("model.norm.weight", (config.hidden,))
             head = self.embedding
             if not config.tied_head:
                 head = reader.tensor("lm_head.weight", (config.vocab, config.hidden))
             self.head = Linear(head)
-            self.layers = list(layers)
 
     @property
     def n_bytes(self) -> int:

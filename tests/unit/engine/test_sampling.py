@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aie_engine import sampling
 from aie_engine.plan import SamplingParams
 from aie_engine.sampling import sample, uniform
 
@@ -111,6 +112,13 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
 def test_extreme_parameters_are_greedy(params: SamplingParams) -> None:
     logits = torch.tensor([[1e4, -1e4, 2e4, float("-inf")]])
     assert sample(logits, [params], [0]) == [2]
+
+
+def test_the_largest_random_number_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "uniform", lambda seed, position: 1.0 - 2.0**-53)
+    logits = torch.tensor([[1.0, 0.5, 0.7, float("-inf"), float("-inf")]])
+    assert sample(logits, [SamplingParams(1.0, 1.0)], [0]) == [2]
+    assert sample(logits, [SamplingParams(1.0, 0.5)], [0]) == [2]  # 0.42 alone does not reach it
 
 
 def test_uniform_is_uniform_and_seeds_are_unrelated() -> None:
