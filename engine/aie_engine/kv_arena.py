@@ -22,13 +22,12 @@ class KvArena:
             raise ValueError(f"KV capacity of {capacity} tokens")
         self.capacity = capacity
         self._taken: dict[int, int] = {}
-        self._used = 0
         self._free = [(0, capacity)]  # (start, tokens), ascending, never adjacent
 
     @property
     def used(self) -> int:
         """Token slots handed out and not released."""
-        return self._used
+        return sum(self._taken.values())
 
     @property
     def free(self) -> int:
@@ -55,21 +54,19 @@ class KvArena:
         index = bisect_left(self._free, (start, length))
         self._free[index : index + 1] = [(start + tokens, length - tokens)] if length > tokens else []
         self._taken[start] = tokens
-        self._used += tokens
         self._check()
         return start
 
     def release(self, start: int) -> None:
         """Gives back the extent that begins at `start`. Raises KeyError when no extent that begins there is taken."""
         tokens = self._taken.pop(start)
-        self._used -= tokens
         insort(self._free, (start, tokens))
         self._free = _coalesced(self._free)
         self._check()
 
     def _check(self) -> None:
-        if self._used + self.free != self.capacity:
-            raise ArenaCorruptError(f"{self._used} used + {self.free} free != {self.capacity} token slots")
+        if self.used + self.free != self.capacity:
+            raise ArenaCorruptError(f"{self.used} used + {self.free} free != {self.capacity} token slots")
 
 
 def _coalesced(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:

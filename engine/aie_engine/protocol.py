@@ -173,7 +173,7 @@ def decode(body: bytes, kind: type[_R]) -> _R:
     _refuse_unsupported(request)
     _check_stops(request.stop_strings())
     if request.stream_options is not None and not request.streams:
-        raise bad_request("Only allowed when `stream` is true.", "stream_options")
+        raise bad_request("`stream_options` is only allowed when `stream` is true.", "stream_options")
     return request
 
 
