@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiohttp
+
 from demo.traffic import SHARE_OF_CAPACITY, Traffic
 
 ENGINE_NAME = "smollm2"
@@ -67,6 +69,19 @@ async def url_announced(name: str, process: subprocess.Popen[bytes], log: Path) 
     raise DemoError(f"{name} was not ready within {START_TIMEOUT_S:.0f} s:\n{text_of(log)}")
 
 
+async def ready(engine_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Waits until the engine has loaded its model. Raises DemoError when it ends or takes too long."""
+    async with aiohttp.ClientSession() as client:
+        for _ in range(int(START_TIMEOUT_S * 10)):
+            async with client.get(f"{engine_url}/health/ready") as answer:
+                if answer.status == 200:
+                    return
+            if process.poll() is not None:
+                raise DemoError(f"aie-engine ended:\n{text_of(log)}")
+            await asyncio.sleep(0.1)
+    raise DemoError(f"aie-engine was not ready within {START_TIMEOUT_S:.0f} s:\n{text_of(log)}")
+
+
 def text_of(log: Path) -> str:
     """What a program has printed so far."""
     return log.read_text(errors="replace").strip()
@@ -82,6 +97,7 @@ async def stack(directory: Path) -> AsyncIterator[tuple[str, str]]:
     with program("aie-engine", *engine_arguments, log=engine_log, environment=environment) as engine:
         say("loading SmolLM2-135M-Instruct (the first time takes some ten seconds longer)")
         engine_url = await url_announced("aie-engine", engine, engine_log)
+        await ready(engine_url, engine, engine_log)
         config = directory / "agent.toml"
         config.write_text(
             f'[api]\nlisten = "127.0.0.1:0"\n\n[statsd]\nunix = "{socket}"\nudp = "off"\n\n'
