@@ -59,7 +59,7 @@ class Agent:
         runners = [Runner(source, self._deliver, self._clock) for source in sources]
         health = [runner.health for runner in runners]
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
-        self._snapshots = SnapshotBuilder(self._store, self._engines, self._processes.rows, health, about, config.store.window)
+        self._snapshots = SnapshotBuilder(self._store, self._engines, self._processes, health, about, config.store.window)
         self._page = PrometheusPage(self._store)
         self._http = HttpServer(self._store, lambda: self._page.render(self._clock()))
         own = SelfSource(about, self._store, health, extra=(self._statsd.counts, self._http.counts))

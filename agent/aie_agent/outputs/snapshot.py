@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from aie_agent.about import About
 from aie_agent.analysis.window import level_history, quantiles_of, rate, rate_history
 from aie_agent.identity import Engines
 from aie_agent.series import Series
 from aie_agent.sources.base import Health
-from aie_agent.sources.process import ProcessRow
+from aie_agent.sources.process import ProcessRow, ProcessSource
 from aie_agent.store import Store
 from aie_telemetry import api
 
@@ -27,14 +27,14 @@ class SnapshotBuilder:
         self,
         store: Store,
         engines: Engines,
-        rows: Callable[[str], Sequence[ProcessRow]],
+        processes: ProcessSource,
         health: Sequence[Health],
         about: About,
         window_s: float,
     ) -> None:
         self._store = store
         self._engines = engines
-        self._rows = rows
+        self._processes = processes
         self._health = health
         self._about = about
         self._window_s = window_s
@@ -99,9 +99,10 @@ class SnapshotBuilder:
             run_queue_ratio=per_second("aie_process_run_queue_seconds_total"),
             throttled_ratio=per_second("aie_process_cgroup_throttled_seconds_total"),
             major_faults_per_second=per_second("aie_process_major_faults_total"),
-            processes=tuple(_process(row) for row in self._rows(name)),
+            processes=tuple(_process(row) for row in self._processes.rows(name)),
             generation_tokens_history=rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
             running_history=self._levels("aie_engine_requests_running", now_s, engine=name),
+            note=self._processes.note(name),
         )
 
     def _info(self, name: str, now_s: float) -> dict[str, str]:

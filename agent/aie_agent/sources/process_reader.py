@@ -1,0 +1,146 @@
+"""Reads single processes again and again: what they use now, and what they did since the last time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aie_agent.identity import ProcessId
+from aie_agent.sources import procfs_text as text
+from aie_agent.sources.monotonic import MonotonicSum
+from aie_agent.sources.procfs import Procfs
+
+TASKS_PER_CYCLE: Final = 128
+"""Most threads whose own files are read in one cycle (about 12 us each). Beyond it processes take turns: their run-queue time and
+context switches are then some seconds old, and never lost."""
+
+_CGROUPS_KEPT_S: Final = 10.0
+
+
+class ProcessReading(NamedTuple):
+    """One process at one time. Sums over its threads are None until they have been read, and hold what ended threads counted."""
+
+    process: ProcessId
+    command: str
+    start_time_s: float
+    newborn: bool
+    stat: text.ProcessStat
+    memory: text.ProcessMemory
+    cpu_cores: float | None
+    run_queue_s: float | None
+    voluntary_switches: float | None
+    involuntary_switches: float | None
+    cgroups: text.CgroupPaths | None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a process."""
+
+    start_time_s: float
+    newborn: bool
+    command: str = ""
+    cpu_ticks: int | None = None
+    tasks_read_s: float = float("-inf")
+    run_queue: MonotonicSum[int] | None = None
+    voluntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
+    involuntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
+    cgroups: text.CgroupPaths | None = None
+    cgroups_read_s: float = float("-inf")
+
+
+class ProcessReader:
+    """Reads a set of processes once a cycle. Times are those of /proc/uptime, so that a clock that jumps disturbs nothing."""
+
+    def __init__(self, procfs: Procfs) -> None:
+        self._procfs = procfs
+        self._known: dict[ProcessId, _Known] = {}
+        self._last_uptime_s: float | None = None
+
+    def read(self, processes: list[ProcessId], uptime_s: float, now_s: float) -> tuple[list[ProcessReading], dict[ProcessId, str]]:
+        """All of `processes` that still live and can be read, and for each where something may not be read, what."""
+        stats: dict[ProcessId, text.ProcessStat] = {}
+        memories: dict[ProcessId, text.ProcessMemory] = {}
+        refusals: dict[ProcessId, str] = {}
+        for process in processes:
+            try:
+                stat = self._procfs.stat(process.tgid)
+                memory = self._procfs.memory(process.tgid)
+            except (OSError, ValueError) as error:
+                refusals[process] = f"process {process.tgid} cannot be read: {error}"
+                continue
+            if stat is None or memory is None or stat.ended or stat.start_ticks != process.start_ticks:
+                continue
+            stats[process], memories[process] = stat, memory
+            try:
+                self._describe(process, uptime_s, now_s)
+            except (OSError, ValueError) as error:
+                refusals[process] = f"what process {process.tgid} runs, and in which control group, cannot be read: {error}"
+        self._known = {process: self._known[process] for process in stats}
+        refusals |= self._read_tasks(stats, uptime_s)
+        readings = [self._reading(process, stats[process], memories[process], uptime_s) for process in stats]
+        self._last_uptime_s = uptime_s
+        return readings, refusals
+
+    def _describe(self, process: ProcessId, uptime_s: float, now_s: float) -> None:
+        """Reads what seldom changes: the command once, control groups every 10 s."""
+        known = self._known.get(process)
+        if known is None:
+            started_s = process.start_ticks / self._procfs.ticks_per_second
+            newborn = self._last_uptime_s is not None and started_s >= self._last_uptime_s
+            known = self._known[process] = _Known(now_s - uptime_s + started_s, newborn)
+            known.command = self._procfs.command(process.tgid)
+        if uptime_s - known.cgroups_read_s >= _CGROUPS_KEPT_S:
+            known.cgroups_read_s = uptime_s
+            known.cgroups = self._procfs.cgroups(process.tgid)
+
+    def _read_tasks(self, stats: dict[ProcessId, text.ProcessStat], uptime_s: float) -> dict[ProcessId, str]:
+        """Reads the threads of those processes that have waited longest for it."""
+        budget = TASKS_PER_CYCLE
+        refusals = {}
+        for process in sorted(stats, key=lambda process: self._known[process].tasks_read_s):
+            if budget < min(stats[process].threads, TASKS_PER_CYCLE):
+                break
+            budget -= stats[process].threads
+            known = self._known[process]
+            known.tasks_read_s = uptime_s
+            try:
+                _add_tasks(known, self._procfs, process.tgid)
+            except (OSError, ValueError) as error:
+                refusals[process] = f"threads of process {process.tgid} cannot be read: {error}"
+        return refusals
+
+    def _reading(self, process: ProcessId, stat: text.ProcessStat, memory: text.ProcessMemory, uptime_s: float) -> ProcessReading:
+        known = self._known[process]
+        cpu_ticks = stat.user_ticks + stat.system_ticks
+        cpu_cores = None
+        if known.cpu_ticks is not None and self._last_uptime_s is not None and uptime_s > self._last_uptime_s:
+            elapsed_ticks = (uptime_s - self._last_uptime_s) * self._procfs.ticks_per_second
+            cpu_cores = max(cpu_ticks - known.cpu_ticks, 0) / elapsed_ticks
+        known.cpu_ticks = cpu_ticks
+        switches_known = known.voluntary.started
+        return ProcessReading(
+            process=process,
+            command=known.command,
+            start_time_s=known.start_time_s,
+            newborn=known.newborn,
+            stat=stat,
+            memory=memory,
+            cpu_cores=cpu_cores,
+            run_queue_s=None if known.run_queue is None else known.run_queue.total / 1e9,
+            voluntary_switches=known.voluntary.total if switches_known else None,
+            involuntary_switches=known.involuntary.total if switches_known else None,
+            cgroups=known.cgroups,
+        )
+
+
+def _add_tasks(known: _Known, procfs: Procfs, tgid: int) -> None:
+    tasks = procfs.tasks(tgid)
+    if not tasks:
+        return  # the process ended meanwhile
+    known.voluntary.update({tid: task.switches.voluntary for tid, task in tasks.items()}, tasks)
+    known.involuntary.update({tid: task.switches.involuntary for tid, task in tasks.items()}, tasks)
+    waited_ns = {tid: float(task.run_queue_ns) for tid, task in tasks.items() if task.run_queue_ns is not None}
+    if waited_ns:
+        known.run_queue = known.run_queue or MonotonicSum[int]()
+        known.run_queue.update(waited_ns, waited_ns)

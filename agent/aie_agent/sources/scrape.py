@@ -1,0 +1,87 @@
+"""Reads the metrics page of one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import aiohttp
+
+from aie_agent.samples import Batch
+from aie_agent.sources.base import SourceError
+from aie_agent.sources.scrape_page import Reading, read_page
+from aie_telemetry.exposition import Page, PageParser
+
+MAX_PAGE_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 16
+
+
+class ScrapeSource:
+    """One engine's page, once a period. What it says in aie's names is taken under the engine's name here."""
+
+    def __init__(self, engine: str, url: str, period_s: float = 1.0, timeout_s: float = 2.0) -> None:
+        """`timeout_s` is for a whole collection, from the connection to the last byte. Connects nothing yet."""
+        self.name = f"scrape:{engine}"
+        self.period_s = period_s
+        self.refused: Counter[str] = Counter()
+        """Series of the page that were not taken, by reason, summed over all collections."""
+        self._engine = engine
+        self._url = url
+        self._timeout_s = timeout_s
+        self._parser = PageParser()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def collect(self, now_s: float) -> Batch:
+        """Raises SourceError when the engine cannot be reached in time, or what it serves is no metrics page."""
+        try:
+            body = await self._fetch()
+        except TimeoutError as error:
+            raise SourceError(f"{self._url}: no answer within {self._timeout_s:g} s") from error
+        except aiohttp.ClientConnectorError as error:
+            reason = error.os_error.strerror or str(error.os_error)
+            raise SourceError(f"{self._url}: {reason}: is the engine running, and is this its address?") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise SourceError(f"{self._url}: {type(error).__name__}: {_one_line(str(error))}") from error
+        # In a thread: a page of some megabytes would hold up the event loop for a good part of a second.
+        page, reading = await asyncio.to_thread(self._read, body)
+        if not page.samples and (page.bad_lines or not page.kinds):
+            raise SourceError(f"{self._url} serves no Prometheus text page, but {_one_line(_beginning(body))!r}")
+        self.refused += reading.refused
+        return Batch(self.name, now_s, reading.points, reading.histograms)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _fetch(self) -> bytes:
+        if self._session is None:
+            # One connection, kept open. Encodings are not asked for and not undone: 8 KiB of them can hold gigabytes.
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+                connector=aiohttp.TCPConnector(limit=1),
+                headers={"Accept": "text/plain; version=0.0.4", "Accept-Encoding": "identity"},
+                auto_decompress=False,
+            )
+        async with self._session.get(self._url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise SourceError(f"{self._url}: status {answer.status} {answer.reason}, expected 200")
+            body = bytearray()
+            async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > MAX_PAGE_BYTES:
+                    raise SourceError(f"{self._url}: the page is larger than {MAX_PAGE_BYTES >> 20} MiB")
+        return bytes(body)
+
+    def _read(self, body: bytes) -> tuple[Page, Reading]:
+        page = self._parser.parse(body.decode("utf-8", "replace"))
+        return page, read_page(page, self._engine)
+
+
+def _beginning(body: bytes) -> str:
+    return body[:60].decode("utf-8", "replace")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

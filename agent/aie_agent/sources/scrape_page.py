@@ -1,0 +1,162 @@
+"""A parsed metrics page to points and histograms of one engine. Pure.
+
+This reads the pages of engines that speak aie's own names. Of other engines' pages a map to these names is needed first; it
+would turn their samples into ours here, before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aie_agent.samples import HistogramPoint, Point, Tags
+from aie_agent.sources import accepted
+from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.exposition import Page, PageSample
+
+PREFIX: Final = "aie_engine_"
+MAX_SERIES: Final = 1000
+"""Most series taken from one page; a histogram is one here."""
+MAX_BUCKETS: Final = 100
+
+_SUFFIXES: Final = ("_bucket", "_sum", "_count")
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a page said of its engine, and how much of it was refused, by reason."""
+
+    points: list[Point] = field(default_factory=list)
+    histograms: list[HistogramPoint] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+class _Family(NamedTuple):
+    name: str
+    part: str  # "", or a suffix of a histogram's lines
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The lines of one histogram series. None where a line has not come, or came twice."""
+
+    buckets: dict[float, float] = field(default_factory=dict)
+    total: float | None = None
+    count: float | None = None
+    twice: bool = False
+
+
+def read_page(page: Page, engine: str) -> Reading:
+    """What `page` says in aie's names. Every series gets `engine` as its engine label, whatever the page calls it: the agent's
+    name for it is the one that joins it to its processes.
+
+    Reasons: those of `accepted.refusal`, "duplicate", "not_finite", "series_limit", and "bad_histogram" for one whose lines
+    contradict each other.
+    """
+    reading = Reading()
+    scalars: dict[tuple[str, Tags], Point] = {}
+    histograms: dict[tuple[str, Tags], _Parts] = {}
+    for sample in page.samples:
+        if not sample.name.startswith(PREFIX):
+            continue
+        family = _family(sample.name)
+        kind = _declared(page, family.name)
+        le = next((value for name, value in sample.tags if name == "le"), None) if family.part == "_bucket" else None
+        labels = {name: value for name, value in sample.tags if le is None or name != "le"} | {"engine": engine}
+        reason = _refusal(family.name, kind, labels)
+        if reason is not None:
+            reading.refused[reason] += 1
+            continue
+        key = (family.name, tuple(sorted(labels.items())))
+        if key not in scalars and key not in histograms and len(scalars) + len(histograms) >= MAX_SERIES:
+            reading.refused["series_limit"] += 1
+        elif family.part:
+            _add_part(histograms.setdefault(key, _Parts()), family.part, le, sample.value)
+        elif key in scalars:
+            reading.refused["duplicate"] += 1
+        elif not math.isfinite(sample.value):
+            reading.refused["not_finite"] += 1
+        else:
+            scalars[key] = _point(sample, key)
+    reading.points = list(scalars.values())
+    for (name, tags), parts in histograms.items():
+        histogram = _histogram(name, tags, parts)
+        if histogram is None:
+            reading.refused["bad_histogram"] += 1
+        else:
+            reading.histograms.append(histogram)
+    return reading
+
+
+def _family(name: str) -> _Family:
+    """The metric that a line belongs to: only a histogram of the catalogue has lines with a suffix."""
+    if name not in CATALOGUE:
+        for suffix in _SUFFIXES:
+            base = name.removesuffix(suffix)
+            metric = CATALOGUE.get(base)
+            if base != name and metric is not None and metric.kind is Kind.HISTOGRAM:
+                return _Family(base, suffix)
+    return _Family(name, "")
+
+
+def _declared(page: Page, name: str) -> Kind | None:
+    """The kind that the page's TYPE line gives; None for one that we do not have. A page without TYPE lines is taken as meant."""
+    declared = page.kinds.get(name)
+    if declared is None or declared in ("untyped", "unknown"):
+        metric = CATALOGUE.get(name)
+        return None if metric is None else metric.kind
+    return Kind(declared) if declared in Kind else None
+
+
+def _refusal(name: str, kind: Kind | None, labels: dict[str, str]) -> str | None:
+    metric = CATALOGUE.get(name)
+    if metric is not None and kind is None:
+        return "kind_conflict"
+    reason = accepted.refusal(name, kind or Kind.GAUGE, labels.keys())
+    if reason is None and metric is not None and len(labels) != len(metric.labels):
+        return "bad_labels"  # a page says everything, where a StatsD line may leave a label out
+    return reason
+
+
+def _point(sample: PageSample, key: tuple[str, Tags]) -> Point:
+    name, tags = key
+    return Point(name, CATALOGUE[name].kind, tags, sample.value)
+
+
+def _add_part(parts: _Parts, part: str, le: str | None, value: float) -> None:
+    if part == "_sum":
+        parts.twice |= parts.total is not None
+        parts.total = value
+    elif part == "_count":
+        parts.twice |= parts.count is not None
+        parts.count = value
+    else:
+        bound = _bound(le)
+        parts.twice |= bound in parts.buckets
+        if len(parts.buckets) <= MAX_BUCKETS:
+            parts.buckets[bound] = value
+
+
+def _bound(le: str | None) -> float:
+    """A bucket's upper bound; NaN, which no histogram can have, for one that is no number."""
+    try:
+        return float(le) if le is not None else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _histogram(name: str, tags: Tags, parts: _Parts) -> HistogramPoint | None:
+    """Cumulative buckets as counts per bucket; None where the lines do not make one histogram."""
+    total, count = parts.total, parts.count
+    bounds = sorted(parts.buckets)
+    if parts.twice or total is None or count is None or not math.isfinite(total) or not 2 <= len(bounds) <= MAX_BUCKETS:
+        return None
+    if any(math.isnan(bound) for bound in bounds) or bounds[-1] != math.inf or bounds[0] == -math.inf:
+        return None
+    cumulative = [parts.buckets[bound] for bound in bounds]
+    counts = [after - before for before, after in zip([0.0, *cumulative], cumulative, strict=False)]
+    if cumulative[-1] != count or not math.isfinite(count) or not all(number >= 0 for number in counts):
+        return None
+    return HistogramPoint(name, tags, tuple(bounds[:-1]), tuple(counts), total)

@@ -1,0 +1,167 @@
+"""The thread that reads StatsD packets from the sockets, parses them and adds them up, whatever the event loop does meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from aie_agent.samples import Hello
+from aie_agent.sources.relay import Relay
+from aie_agent.sources.statsd_aggregate import Aggregator, Interval
+from aie_agent.sources.statsd_listeners import Listener, Packet
+from aie_agent.sources.statsd_senders import Heard
+from aie_agent.sources.statsd_series import Identity
+from aie_telemetry.statsd import Parser
+
+log = logging.getLogger(__name__)
+
+# After so much without a pause, the thread lets the lock and the interpreter go for a moment: a flood may take a core, but not
+# the event loop's turn.
+BATCH_PACKETS: Final = 64
+BATCH_BYTES: Final = 256 << 10
+GIVE_WAY_S: Final = 50e-6
+
+
+@dataclass(slots=True)
+class Received:
+    """What came in since the start."""
+
+    packets: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    samples: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+
+
+class Receiver:
+    """Reads the listeners that it was given until it is stopped. Its methods may be called from any thread."""
+
+    def __init__(self, aggregator: Aggregator, *, datadog: bool, relay: Relay | None) -> None:
+        self._received = Received()
+        self._aggregator = aggregator
+        self._heard = Heard()
+        self._parser = Parser(datadog=datadog)
+        self._relay = relay
+        self._lock = threading.Lock()
+        self._listeners: tuple[Listener, ...] = ()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+
+    def listen(self, listeners: tuple[Listener, ...]) -> None:
+        """Reads these from now on, and no others. Starts the thread where it does not run.
+
+        Raises RuntimeError, once, where the thread had ended by itself.
+        """
+        if listeners != self._listeners:
+            with self._lock:
+                self._listeners = listeners
+            os.eventfd_write(self._wake, 1)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="aie-statsd", daemon=True)
+            self._thread.start()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise RuntimeError(f"the StatsD thread ended and was started again: {failure}") from failure
+
+    def swap(self, now_s: float) -> tuple[Interval, set[Hello], set[Identity]]:
+        """What came in since the last time: the sums, the senders that are known, those that claim a pid."""
+        with self._lock:
+            return self._aggregator.swap(now_s), *self._heard.take()
+
+    def totals(self) -> Received:
+        """What came in since the start, and what of it was refused anywhere."""
+        with self._lock:
+            received = self._received
+            refused = received.refused + self._aggregator.refused + self._heard.refused
+            return Received(
+                Counter(received.packets), Counter(received.bytes), received.samples, refused, Counter(received.ignored)
+            )
+
+    def stop(self) -> None:
+        """Ends the thread, and waits for that. The listeners remain the caller's."""
+        self._stopped = True
+        os.eventfd_write(self._wake, 1)
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        try:
+            self._read_for_ever()
+        except Exception as error:
+            log.exception("the StatsD thread failed")
+            self._failure = error
+
+    def _read_for_ever(self) -> None:
+        while not self._stopped:
+            with self._lock:  # what is in there is not closed while we ask for its descriptor
+                listeners = self._listeners
+                by_descriptor = {listener.fileno(): listener for listener in listeners}
+            poll = select.poll()
+            for descriptor in (self._wake, *by_descriptor):
+                poll.register(descriptor, select.POLLIN)
+            while listeners is self._listeners and not self._stopped:
+                busy = False
+                for descriptor, _ in poll.poll():
+                    if descriptor == self._wake:
+                        _drain(self._wake)
+                    else:
+                        busy |= self._read_batch(by_descriptor[descriptor])
+                if busy:
+                    time.sleep(GIVE_WAY_S)
+
+    def _read_batch(self, listener: Listener) -> bool:
+        """Reads what waits, at most a batch. Returns whether more may wait."""
+        size = 0
+        with self._lock:
+            if listener not in self._listeners:  # closed since the poll
+                return False
+            for _ in range(BATCH_PACKETS):
+                packet = listener.receive()
+                if packet is None:
+                    return False
+                self._take(packet, listener.label)
+                size += len(packet.data)
+                if size > BATCH_BYTES:
+                    break
+        return True
+
+    def _take(self, packet: Packet, label: str) -> None:
+        received = self._received
+        received.packets[label] += 1
+        received.bytes[label] += len(packet.data)
+        data = packet.data
+        if packet.truncated:
+            # Its last line is cut anywhere: half a number is a number too.
+            received.refused["packet_truncated"] += 1
+            data = data[: data.rfind(b"\n") + 1]
+        elif self._relay is not None:
+            self._relay.send(data)
+        add = self._aggregator.add
+        last: Identity | None = None
+        for parsed in self._parser.packet(data):
+            for sample in parsed.samples:
+                received.samples += 1
+                identity = add(sample)
+                if identity is not None and identity != last:
+                    self._heard.add(identity, packet.tgid, may_claim=packet.may_claim)
+                    last = identity
+            for refusal in parsed.refusals:
+                received.refused[refusal.reason] += 1
+            if parsed.ignored is not None:
+                received.ignored[parsed.ignored] += 1
+
+
+def _drain(eventfd: int) -> None:
+    try:
+        os.eventfd_read(eventfd)
+    except BlockingIOError:  # somebody else's wake-up, read already
+        return

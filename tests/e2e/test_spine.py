@@ -1,0 +1,216 @@
+"""The main job on real input: a real model serves, the agent watches, `aie-top` shows; and bad days."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import urllib3
+
+from aie_telemetry import api
+from aie_telemetry.catalogue import OUTCOMES
+from aie_telemetry.exposition import PageParser
+from tests.e2e.programs import BIN, HTTP, Program, Start, engine_view, eventually, get, snapshot
+
+pytestmark = pytest.mark.model
+
+MIB = 1 << 20
+
+
+def start_engine(start: Start, socket_path: Path, name: str = "smollm2") -> tuple[Program, str]:
+    """The reference engine with SmolLM2, ready."""
+    arguments = ("serve", "--model", "smollm2", "--name", name, "--port", "0", "--kv-tokens", "2048")
+    engine = start("aie-engine", *arguments, AIE_STATSD=f"unix://{socket_path}")
+    url = engine.url()
+    eventually(lambda: get(f"{url}/health/ready")[0] == 200, alive=engine)
+    return engine, url
+
+
+def start_agent(start: Start, tmp_path: Path, *arguments: str) -> tuple[Program, str]:
+    """The agent, listening."""
+    config = tmp_path / "agent.toml"
+    config.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "127.0.0.1:0"\n')
+    agent = start("aie-agent", "run", "--config", str(config), *arguments)
+    return agent, agent.url()
+
+
+def chat(engine_url: str, tokens: int = 8) -> int:
+    """One request; gives the status, or 0 when the engine went away."""
+    body = json.dumps({"model": "smollm2", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": tokens, "seed": 1})
+    try:
+        return HTTP.request("POST", f"{engine_url}/v1/chat/completions", body=body, timeout=120).status
+    except urllib3.exceptions.HTTPError:
+        return 0
+
+
+def page_value(url: str, name: str, **labels: str) -> float | None:
+    """One sample of a metrics page."""
+    _, body = get(f"{url}/metrics")
+    wanted = set(labels.items())
+    values = [sample.value for sample in PageParser().parse(body.decode()).samples if sample.name == name and wanted <= set(sample.tags)]
+    return values[0] if values else None
+
+
+def test_engine_agent_and_top_together(start: Start, tmp_path: Path) -> None:
+    engine, engine_url = start_engine(start, tmp_path / "statsd.sock")
+    agent, agent_url = start_agent(start, tmp_path, "--engine", f"smollm2={engine_url}/metrics")
+    eventually(lambda: engine_view(agent_url, "smollm2"), alive=agent)
+    for _ in range(3):
+        assert chat(engine_url) == 200
+
+    def complete() -> api.Engine | None:
+        view = engine_view(agent_url, "smollm2")
+        seen = view is not None and view.requests_per_second and view.inter_token.p99_seconds and view.processes and view.cpu_cores
+        return view if seen else None
+
+    view = eventually(complete, alive=agent)
+    assert view.state == "up"
+    assert view.model == "smollm2"
+    assert view.metrics_from == ("page",)
+    assert view.processes[0].tgid == engine.process.pid
+    assert view.time_to_first_token.p50_seconds > 0
+    assert view.generation_tokens_per_second > 0
+    assert 0 <= view.kv_usage_ratio <= 1
+    (memory,) = eventually(lambda: snapshot(agent_url), alive=agent).memory
+    assert (memory.engine, memory.device) == ("smollm2", "cpu")
+    assert memory.physical_bytes > memory.allocator_reserved_bytes > memory.allocator_allocated_bytes > 500 * MIB
+    assert memory.unaccounted_bytes == pytest.approx(memory.physical_bytes - memory.allocator_reserved_bytes, abs=50 * MIB)
+
+    assert page_value(agent_url, "aie_engine_requests_total", engine="smollm2", outcome="ok") == 3
+    assert page_value(agent_url, "aie_engine_up", engine="smollm2") == 1
+    text = subprocess.run([BIN / "aie-top", "--connect", agent_url, "--once"], capture_output=True, text=True, check=True).stdout
+    assert "smollm2" in text
+    rows = subprocess.run([BIN / "aie-top", "--connect", agent_url, "--once", "--json"], capture_output=True, check=True).stdout
+    assert b'"smollm2"' in rows
+
+
+def test_totals_agree_at_the_end(start: Start, tmp_path: Path) -> None:
+    _, engine_url = start_engine(start, tmp_path / "statsd.sock")
+    assert chat(engine_url) == 200
+    bad = HTTP.request("POST", f"{engine_url}/v1/chat/completions", body="{", timeout=30)
+    assert bad.status == 400
+    ended = sum(page_value(engine_url, "aie_engine_requests_total", outcome=outcome) or 0 for outcome in OUTCOMES)
+    open_ = sum(page_value(engine_url, f"aie_engine_requests_{state}") or 0 for state in ("running", "waiting"))
+    assert page_value(engine_url, "aie_engine_requests_received_total") == ended + open_ == 2
+
+
+def test_hooks_alone_join_an_engine_without_any_configuration(start: Start, tmp_path: Path) -> None:
+    agent, agent_url = start_agent(start, tmp_path)
+    engine, engine_url = start_engine(start, tmp_path / "statsd.sock", name="unannounced")
+    assert chat(engine_url) == 200
+
+    def joined() -> api.Engine | None:
+        view = engine_view(agent_url, "unannounced")
+        return view if view is not None and view.outcomes.get("ok") and view.processes else None
+
+    view = eventually(joined, alive=agent)
+    assert view.metrics_from == ("statsd",)
+    assert view.processes[0].tgid == engine.process.pid
+    memory = eventually(lambda: [m for m in snapshot(agent_url).memory if m.allocator_reserved_bytes], alive=agent)
+    assert memory[0].physical_bytes > 500 * MIB
+
+
+def test_engine_killed_in_the_middle_of_a_request(start: Start, tmp_path: Path) -> None:
+    engine, engine_url = start_engine(start, tmp_path / "statsd.sock")
+    agent, agent_url = start_agent(start, tmp_path, "--engine", f"smollm2={engine_url}/metrics")
+    status: list[int] = []
+    client = threading.Thread(target=lambda: status.append(chat(engine_url, tokens=1000)))
+    client.start()
+    eventually(lambda: (view := engine_view(agent_url, "smollm2")) and view.state == "up" and view.running == 1, alive=agent)
+    engine.process.send_signal(signal.SIGKILL)
+    client.join(60)
+    assert status == [0]
+    view = eventually(lambda: (view := engine_view(agent_url, "smollm2")) and view.state == "down" and view, alive=agent)
+    assert view.running is None, "what a dead engine said is not shown as if it were now"
+    assert view.processes == ()
+    assert page_value(agent_url, "aie_engine_up", engine="smollm2") == 0
+    assert page_value(agent_url, "aie_engine_requests_running", engine="smollm2") is None
+    sources = {source.name: source for source in eventually(lambda: snapshot(agent_url), alive=agent).sources}
+    assert sources["scrape:smollm2"].state == "down"
+    assert sources["host"].state == "up"
+
+
+def test_agent_restarted_under_a_running_engine(start: Start, tmp_path: Path) -> None:
+    first, first_url = start_agent(start, tmp_path)
+    _, engine_url = start_engine(start, tmp_path / "statsd.sock")
+    assert chat(engine_url) == 200
+    eventually(lambda: (view := engine_view(first_url, "smollm2")) and view.processes, alive=first)
+    assert first.stop() == 0
+    assert chat(engine_url) == 200, "the engine does not notice that the agent is gone"
+    second, second_url = start_agent(start, tmp_path)
+    view = eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.processes and view, alive=second)
+    assert view.state == "up"
+    assert chat(engine_url) == 200
+    eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.outcomes.get("ok"), alive=second)
+
+
+def test_flood_leaves_the_agent_answering_within_its_caps(start: Start, tmp_path: Path) -> None:
+    agent, agent_url = start_agent(start, tmp_path)
+    eventually(lambda: snapshot(agent_url), alive=agent)
+    socket_path = tmp_path / "statsd.sock"
+    flooding = threading.Event()
+    flooding.set()
+
+    def flood(worker: int) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(str(socket_path))
+            sender.setblocking(False)
+            count = 0
+            while flooding.is_set():
+                lines = [b"flood_%d_%d,k=%d:1|c" % (worker, count % 50_000, count + i) for i in range(20)] + [os.urandom(40)]
+                try:
+                    sender.send(b"\n".join(lines))
+                except BlockingIOError:
+                    pass
+                count += 20
+
+    workers = [threading.Thread(target=flood, args=(worker,)) for worker in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        dropped = eventually(lambda: (found := snapshot(agent_url)) and found.agent.drops, alive=agent)
+        before = eventually(lambda: snapshot(agent_url), alive=agent)
+        later = eventually(lambda: (found := snapshot(agent_url)) and found.time_s > before.time_s + 5 and found, alive=agent)
+    finally:
+        flooding.clear()
+        for worker in workers:
+            worker.join()
+    assert dropped
+    assert later.agent.series <= later.agent.series_limit
+    assert later.agent.resident_bytes < 250 * MIB
+    assert get(f"{agent_url}/healthz")[0] == 200
+
+
+def test_agents_port_in_use_is_one_clear_line(start: Start, tmp_path: Path) -> None:
+    _, agent_url = start_agent(start, tmp_path)
+    port = agent_url.rpartition(":")[2]
+    done = subprocess.run(
+        [BIN / "aie-agent", "run", "--config", tmp_path / "agent.toml", "--listen", f"127.0.0.1:{port}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "port is in use" in done.stderr
+
+
+def test_top_says_plainly_that_no_agent_answers() -> None:
+    done = subprocess.run([BIN / "aie-top", "--connect", "http://127.0.0.1:1", "--once"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_snapshot_on_the_wire_is_the_schema(start: Start, tmp_path: Path) -> None:
+    agent, agent_url = start_agent(start, tmp_path)
+    eventually(lambda: snapshot(agent_url), alive=agent)
+    _, body = get(f"{agent_url}/api/v1/snapshot")
+    raw = msgspec.json.decode(body)
+    assert msgspec.to_builtins(msgspec.json.decode(body, type=api.Snapshot)) == raw, "no key on the wire is unknown to the schema"
