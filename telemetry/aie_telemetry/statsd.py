@@ -145,11 +145,12 @@ class Parser:
         """One line; leading and trailing white space does not count."""
         if len(line) > MAX_LINE_BYTES:
             return Parsed([], [Refusal("too_long", f"{len(line)} bytes")])
-        # The fast path: a plain number between the first ':' and the first '|' behind it, the rest seen before.
+        # The fast path: a plain number between the first ':' and the first '|', the rest seen before. (With a '|' in front of it,
+        # that ':' may be one within a DogStatsD field: `a|#k:2|b:5|c`.)
         colon = line.find(b":")
-        bar = line.find(b"|", colon)
+        bar = line.find(b"|")
         number = line[colon + 1 : bar]
-        if colon < 0 or bar < 0 or not _SHORT_UNSIGNED.fullmatch(number):
+        if not 0 <= colon < bar or not _SHORT_UNSIGNED.fullmatch(number):
             return self._whole_line(line)
         key = line[: colon + 1] + line[bar:]
         shape = self._shapes.get(key)
@@ -339,7 +340,8 @@ def encode(sample: Sample, dialect: Dialect = "telegraf") -> str:
     """A sample as one line without a newline, such that `Parser.line(encode(sample))` gives the sample back.
 
     Raises ValueError for what the dialect cannot say: separators in a name, tag or set member, a number that is not finite, a
-    rate out of range, a negative gauge that is not a delta (StatsD reads it as one), an empty tag value in DogStatsD's.
+    rate out of range, a negative gauge that is not a delta (StatsD reads it as one), an empty tag value in DogStatsD's; and for
+    what exceeds the parser's limits or is no Unicode text (lone surrogates).
     """
     code = _CODES.get(sample.type)
     if code is None:
@@ -348,7 +350,10 @@ def encode(sample: Sample, dialect: Dialect = "telegraf") -> str:
     if not MIN_RATE <= sample.rate <= 1.0:
         raise ValueError(f"rate {sample.rate!r} is outside [{MIN_RATE:g}, 1]")
     rate = "" if sample.rate == 1.0 else f"|@{_number(sample.rate)}"
-    return f"{head}:{_value(sample)}|{code}{rate}{tail}"
+    line = f"{head}:{_value(sample)}|{code}{rate}{tail}"
+    if len(line.encode()) > MAX_LINE_BYTES:
+        raise ValueError(f"the line would be longer than {MAX_LINE_BYTES} bytes")
+    return line
 
 
 def encode_series(name: str, tags: Tags, dialect: Dialect = "telegraf") -> tuple[str, str]:
@@ -358,6 +363,8 @@ def encode_series(name: str, tags: Tags, dialect: Dialect = "telegraf") -> tuple
     """
     if not _NAME_OUT.fullmatch(name):
         raise ValueError(f"name {name!r} is empty or contains white space, ':', '|', ',' or '.'")
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"{len(tags)} tags are more than {MAX_TAGS}")
     for key, value in tags:
         if not _KEY_OUT.fullmatch(key) or (dialect == "datadog" and key.startswith("#")):
             raise ValueError(f"tag name {key!r} is empty or contains white space, ':', '|', ',' or '='")
@@ -369,6 +376,8 @@ def encode_series(name: str, tags: Tags, dialect: Dialect = "telegraf") -> tuple
 
 
 def _value(sample: Sample) -> str:
+    if sample.delta and sample.type != "gauge":
+        raise ValueError("only gauges take deltas")
     if isinstance(sample.value, str):
         if sample.type != "set":
             raise ValueError(f"value {sample.value!r} is not a number")
@@ -379,8 +388,6 @@ def _value(sample: Sample) -> str:
         raise ValueError(f"value {sample.value!r} does not suit type {sample.type}")
     negative = math.copysign(1.0, sample.value) < 0
     if sample.delta:
-        if sample.type != "gauge":
-            raise ValueError("only gauges take deltas")
         return _number(sample.value) if negative else f"+{_number(sample.value)}"
     if negative and sample.type != "counter":
         raise ValueError(f"negative value {sample.value!r} of a {sample.type} cannot be said in StatsD")
