@@ -98,6 +98,7 @@ _SAMPLE_HEAD: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s*
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MEMO_ENTRIES: Final = 20_000
+_MEMO_HEAD_CHARS: Final = 1024
 
 
 class PageParser:
@@ -133,9 +134,10 @@ class PageParser:
         meaning = self._memo.get(head, False)
         if meaning is False:
             meaning = _read_head(head)
-            if len(self._memo) >= _MEMO_ENTRIES:
-                self._memo.clear()
-            self._memo[head] = meaning
+            if len(head) <= _MEMO_HEAD_CHARS:
+                if len(self._memo) >= _MEMO_ENTRIES:
+                    self._memo.clear()
+                self._memo[head] = meaning
         words = rest.split(None, 1)
         if meaning is None or meaning is True or not words:
             return None

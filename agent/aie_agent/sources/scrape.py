@@ -9,7 +9,7 @@ import aiohttp
 
 from aie_agent.samples import Batch
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.scrape_page import Reading, read_page
+from aie_agent.sources.scrape_page import PREFIX, Reading, read_page
 from aie_telemetry.exposition import Page, PageParser
 
 MAX_PAGE_BYTES = 8 << 20
@@ -47,6 +47,8 @@ class ScrapeSource:
         if not page.samples and (page.bad_lines or not page.kinds):
             raise SourceError(f"{self._url} serves no Prometheus text page, but {_one_line(_beginning(body))!r}")
         self.refused += reading.refused
+        if not reading.points and not reading.histograms:
+            raise SourceError(f"{self._url}: a metrics page without {PREFIX}* metrics: this version reads aie-engine's pages only")
         return Batch(self.name, now_s, reading.points, reading.histograms)
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ MAX_SERIES: Final = 1000
 """Most series taken from one page; a histogram is one here."""
 MAX_BUCKETS: Final = 100
 
+_KINDS: Final = {kind.value: kind for kind in Kind}
 _SUFFIXES: Final = ("_bucket", "_sum", "_count")
 
 
@@ -107,7 +108,7 @@ def _declared(page: Page, name: str) -> Kind | None:
     if declared is None or declared in ("untyped", "unknown"):
         metric = CATALOGUE.get(name)
         return None if metric is None else metric.kind
-    return Kind(declared) if declared in Kind else None
+    return _KINDS.get(declared)
 
 
 def _refusal(name: str, kind: Kind | None, labels: dict[str, str]) -> str | None:
