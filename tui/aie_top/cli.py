@@ -1,0 +1,177 @@
+"""The command line of aie-top."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar
+
+from aie_top.columns.engines import sort_keys
+from aie_top.rows import View
+from aie_top.targets import DEFAULT, Target, parse_target
+
+OK: Final = 0
+NO_AGENT: Final = 1
+USAGE: Final = 2
+
+Parsed = TypeVar("Parsed")
+
+THEMES: Final = ("dark", "light", "ansi")
+
+_EPILOG: Final = f"""\
+exit status:
+  0   it did what was asked
+  1   no agent answered (--once, --export-svg), or the picture could not be written
+  2   the command line is wrong
+
+environment:
+  NO_COLOR       no colour, whatever its value
+  SSL_CERT_FILE  certificates to trust for https
+
+keys on the screen: q quits, ? shows all others.
+columns for --sort: {", ".join(sort_keys())}
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every message of ours; the usage is a --help away."""
+        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    it = _Parser(
+        prog="aie-top",
+        description="What is wrong with the AI inference engines on a host, live: asks one or more aie-agents.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    about_connect = f"an agent: HOST, HOST:PORT or URL, with USER:PASSWORD@ if it wants them; may be repeated (default {DEFAULT})"
+    it.add_argument("--connect", metavar="URL", action="append", type=_checked(parse_target), help=about_connect)
+    it.add_argument("--once", action="store_true", help="print a report and exit")
+    it.add_argument("--json", action="store_true", help="JSON, one object a line and agent; a stream of them without --once")
+    it.add_argument(
+        "--interval",
+        metavar="TIME",
+        type=_checked(parse_interval),
+        default=1.0,
+        help="between two pictures: 500ms, 2s (default 1s)",
+    )
+    it.add_argument(
+        "--filter", metavar="WORDS", default="", help="show only engines with these words in name, host, model, device or state"
+    )
+    it.add_argument(
+        "--sort",
+        metavar="COLUMN",
+        type=_checked(_sort),
+        default=("name", False),
+        help="sort engines; -COLUMN turns the order round",
+    )
+    it.add_argument("--theme", choices=THEMES, default="dark", help="dark, light, or the terminal's own colours (default dark)")
+    it.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
+    it.add_argument("--export-svg", metavar="FILE", type=Path, help="write a picture of the screen and exit")
+    it.add_argument("--size", metavar="COLSxROWS", type=_checked(_size), default=(120, 40), help="of that picture (default 120x40)")
+    it.add_argument("--version", action="version", version=f"aie-top {_version()}")
+    return it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    targets: list[Target] = options.connect or [parse_target(DEFAULT)]
+    sort, reverse = options.sort
+    view = View(sort=sort, reverse=reverse, filter=options.filter)
+    try:
+        if options.once or options.json:
+            return _batch(options, targets, view)
+        return _screen(options, targets, view)
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except BaseExceptionGroup as group:
+        if group.subgroup(BrokenPipeError) is None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _batch(options: argparse.Namespace, targets: Sequence[Target], view: View) -> int:
+    from aie_top import batch
+
+    if options.json:
+        return batch.once_json(targets, sys.stdout) if options.once else batch.stream_json(targets, sys.stdout, options.interval)
+    terminal = sys.stdout.isatty()
+    width = min(max(shutil.get_terminal_size().columns, 20), 160) if terminal else 80
+    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    ascii_only = options.ascii or not _speaks_unicode()
+    return batch.once(targets, view, sys.stdout, width=width, colour=colour, ascii_only=ascii_only)
+
+
+def _screen(options: argparse.Namespace, targets: Sequence[Target], view: View) -> int:
+    if options.export_svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print("aie-top: this is no terminal: use --once for a report or --json for data", file=sys.stderr)
+        return USAGE
+    from aie_top.app import TopApp
+    from aie_top.feed import Feed
+    from aie_top.picture import export
+
+    app = TopApp(Feed(targets, options.interval), view, theme=options.theme, ascii_only=options.ascii or not _speaks_unicode())
+    if options.export_svg is not None:
+        return export(app, options.export_svg, options.size)
+    app.run()
+    return app.return_code or OK
+
+
+def _speaks_unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
+
+
+def _checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """argparse shows its own text for a ValueError and ours for this one."""
+
+    def checked(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+
+    return checked
+
+
+_UNITS: Final = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0}
+
+
+def parse_interval(text: str) -> float:
+    """Seconds from "2s", "500ms" or "2". Raises ValueError outside 0.25 s to 1 min."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("is no time: give a number with ms or s, such as 500ms or 2s")
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if not 0.25 <= seconds <= 60.0:
+        raise ValueError("is outside 250ms to 1m")
+    return seconds
+
+
+def _sort(text: str) -> tuple[str, bool]:
+    key = text.removeprefix("-")
+    if key not in sort_keys():
+        raise ValueError(f"is no column: one of {', '.join(sort_keys())}")
+    return key, text.startswith("-")
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
+    if match is None or not (20 <= int(match[1]) <= 500 and 5 <= int(match[2]) <= 200):
+        raise ValueError("is no size: give COLSxROWS from 20x5 to 500x200, such as 120x40")
+    return int(match[1]), int(match[2])
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("aie-observability")

@@ -1,0 +1,63 @@
+"""Everything that a key does: the one table behind the bindings, the help, the footer and the palette.
+
+A row names an action of the app (`action_NAME`); adding a command is adding a row and that method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+
+class Command(NamedTuple):
+    """`keys` as Textual names them; `shown` as the help names them. `hint` is the word in the footer, "" for none.
+
+    `hint_in_detail` is the word in the footer of a page on top of the main screen, since some keys do something else there.
+    """
+
+    action: str
+    keys: tuple[str, ...]
+    shown: str
+    title: str
+    group: str
+    hint: str = ""
+    hint_in_detail: str = ""
+    in_palette: bool = True
+
+
+COMMANDS: Final[tuple[Command, ...]] = (
+    Command("quit", ("q", "ctrl+q", "ctrl+c"), "q", "Quit", "Program", "quit", "quit"),
+    Command("help", ("question_mark", "h", "f1"), "?", "Help: keys and what the columns mean", "Program", "help", "help"),
+    Command("pause", ("p", "space"), "p", "Pause, or go on", "View", "pause", "pause"),
+    Command("sort", ("s",), "s", "Sort engines by the next column", "View", "sort"),
+    Command("reverse", ("S", "upper_s"), "S", "Turn the order round", "View"),
+    Command("filter", ("slash",), "/", "Filter engines by name, host, model, device or state", "View", "filter"),
+    Command("detail", ("enter",), "enter", "All about what is under the cursor", "Move", "detail"),
+    Command("back", ("escape",), "esc", "Back; on the main screen: clear the filter", "Move", "", "back", in_palette=False),
+    Command("next_panel", ("tab",), "tab", "Next panel", "Move", "panel", in_palette=False),
+    Command("previous_panel", ("shift+tab",), "shift+tab", "Previous panel", "Move", in_palette=False),
+    Command("move(1)", ("down", "j"), "j ↓", "Down", "Move", in_palette=False),
+    Command("move(-1)", ("up", "k"), "k ↑", "Up", "Move", in_palette=False),
+    Command("move(10)", ("pagedown", "ctrl+d"), "pgdn", "A page down", "Move", in_palette=False),
+    Command("move(-10)", ("pageup", "ctrl+u"), "pgup", "A page up", "Move", in_palette=False),
+    Command("move(-1000000)", ("home", "g"), "home g", "To the top", "Move", in_palette=False),
+    Command("move(1000000)", ("end", "G", "upper_g"), "end G", "To the bottom", "Move", in_palette=False),
+    Command("theme", ("t",), "t", "Next theme", "View", "theme"),
+    Command("picture", ("ctrl+s",), "ctrl+s", "Save a picture of the screen (SVG) in the working directory", "Program"),
+    Command("command_palette", ("ctrl+p",), "ctrl+p", "Find a command by name", "Program", "commands", in_palette=False),
+)
+
+
+def hints(*, in_detail: bool) -> Iterator[tuple[str, str]]:
+    """Key and word for the footer, most important first."""
+    for command in COMMANDS:
+        word = command.hint_in_detail if in_detail else command.hint
+        if word:
+            yield command.shown, word
+
+
+def groups() -> dict[str, list[Command]]:
+    grouped: dict[str, list[Command]] = {}
+    for command in COMMANDS:
+        grouped.setdefault(command.group, []).append(command)
+    return grouped

@@ -1,0 +1,121 @@
+"""From the agents' snapshots to rows. Pure: the same states, time and zone give the same frame."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Final
+
+from aie_telemetry.api import Snapshot
+from aie_top.columns import engines as engine_columns
+from aie_top.problems import problems_of
+from aie_top.rows import AgentState, EngineRow, Frame, HostRow, MemoryRow, View
+
+# The agent sends once a second. Data older than this is marked, whatever the connection says.
+STALE_AFTER_S: Final = 3.5
+
+
+def build_frame(states: Sequence[AgentState], now_s: float, zone: datetime.tzinfo | None = None) -> Frame:
+    """`now_s` is on the clock of `received_s`; `zone` None is the reader's own."""
+    snapshots = [state.snapshot for state in states if state.snapshot is not None]
+    stale = {state.label: _stale_s(state, now_s) for state in states}
+    return Frame(
+        clock=_clock(snapshots, zone),
+        window_s=max((snapshot.window_s for snapshot in snapshots), default=None),
+        hosts=tuple(_host_row(state, stale[state.label]) for state in states),
+        problems=tuple(problems_of(states, stale)),
+        engines=tuple(
+            EngineRow(agent=state.label, host=state.snapshot.host.hostname, engine=engine, stale_s=stale[state.label])
+            for state in states
+            if state.snapshot is not None
+            for engine in state.snapshot.engines
+        ),
+        memory=tuple(
+            MemoryRow(agent=state.label, host=state.snapshot.host.hostname, memory=memory, stale_s=stale[state.label])
+            for state in states
+            if state.snapshot is not None
+            for memory in state.snapshot.memory
+        ),
+    )
+
+
+def arrange(frame: Frame, view: View) -> Frame:
+    """The frame as the user wants it: engines and memory filtered and in one order. What is wrong and hosts are never hidden."""
+    engines = _sorted_engines([row for row in frame.engines if _matches(row, view.filter)], view)
+    rank = {row.key: position for position, row in enumerate(engines)}
+    memory = [row for row in frame.memory if (row.agent, row.memory.engine) in rank or _memory_matches(row, view.filter)]
+    memory.sort(key=lambda row: rank.get((row.agent, row.memory.engine), len(rank)))
+    return Frame(
+        clock=frame.clock,
+        window_s=frame.window_s,
+        hosts=frame.hosts,
+        problems=frame.problems,
+        engines=tuple(engines),
+        memory=tuple(memory),
+    )
+
+
+def next_sort(current: str) -> str:
+    keys = engine_columns.sort_keys()
+    return keys[(keys.index(current) + 1) % len(keys)] if current in keys else keys[0]
+
+
+def _sorted_engines(rows: list[EngineRow], view: View) -> list[EngineRow]:
+    """Numbers start with the largest, text with the first letter; what is not known comes last either way."""
+    column = engine_columns.by_key(view.sort)
+    value_of = column.sort_value
+    if value_of is None:
+        return rows
+    values = {row.key: value_of(row) for row in rows}
+    known = [row for row in rows if values[row.key] is not None]
+    unknown = [row for row in rows if values[row.key] is None]
+    known.sort(key=lambda row: (values[row.key], row.key), reverse=column.largest_first != view.reverse)
+    return known + unknown
+
+
+def _matches(row: EngineRow, wanted: str) -> bool:
+    engine = row.engine
+    fields = (engine.name, row.host, engine.state, engine.kind, engine.model, engine.device)
+    return _contains(fields, wanted)
+
+
+def _memory_matches(row: MemoryRow, wanted: str) -> bool:
+    return _contains((row.memory.engine, row.memory.device, row.host), wanted)
+
+
+def _contains(fields: Sequence[str | None], wanted: str) -> bool:
+    words = wanted.casefold().split()
+    text = " ".join(field for field in fields if field).casefold()
+    return all(word in text for word in words)
+
+
+def _host_row(state: AgentState, stale_s: float | None) -> HostRow:
+    snapshot = state.snapshot
+    if snapshot is None:
+        return HostRow(agent=state.label, phase=state.phase, reason=state.reason)
+    return HostRow(
+        agent=state.label,
+        phase=state.phase,
+        reason=state.reason,
+        host=snapshot.host,
+        about=snapshot.agent,
+        sources=snapshot.sources,
+        stale_s=stale_s,
+    )
+
+
+def _stale_s(state: AgentState, now_s: float) -> float | None:
+    if state.received_s is None:
+        return None
+    age_s = now_s - state.received_s
+    return age_s if state.phase != "live" or age_s > STALE_AFTER_S else None
+
+
+def _clock(snapshots: Sequence[Snapshot], zone: datetime.tzinfo | None) -> str:
+    newest_s = max((snapshot.time_s for snapshot in snapshots), default=None)
+    if newest_s is None:
+        return ""
+    try:
+        return datetime.datetime.fromtimestamp(newest_s, zone).strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # an agent with an absurd clock
+        return ""

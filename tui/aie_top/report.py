@@ -1,0 +1,61 @@
+"""`--once`: the screen as plain text, for a terminal, a pipe or a ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aie_top.model import arrange
+from aie_top.rows import Frame, View
+from aie_top.text import Line, Tone, lines_to_ascii
+from aie_top.views.chrome import header_line
+from aie_top.views.problems import heights, problem_lines
+from aie_top.views.tables import Place, engine_lines, host_lines, memory_lines
+
+WIDTH: Final = 80
+
+# Bold, dim and the four colours that every terminal has; the words and marks say the same without.
+_CODES: Final[dict[Tone, str]] = {
+    "strong": "1",
+    "dim": "2",
+    "good": "32",
+    "info": "36",
+    "warn": "33",
+    "bad": "1;31",
+    "accent": "36",
+    "key": "1",
+}
+
+
+def report_lines(frame: Frame, view: View, width: int = WIDTH, *, ascii_only: bool = False) -> list[Line]:
+    """The same panels as on the screen, each as long as it needs to be."""
+    arranged = arrange(frame, view)
+    blank = Line(())
+    tables = [
+        lines
+        for lines, rows in (
+            (engine_lines(arranged, view, Place(width, len(arranged.engines) + 2)), True),
+            (memory_lines(arranged, view, Place(width, len(arranged.memory) + 2)), arranged.memory),
+            (host_lines(arranged, view, Place(width, len(arranged.hosts) + 2)), any(row.host for row in arranged.hosts)),
+        )
+        if rows
+    ]
+    wrong = problem_lines(arranged, view, Place(width, heights(arranged, width).full))
+    lines = [header_line(arranged, view, width), *wrong]
+    for table in tables:
+        lines += [blank, *table]
+    return lines_to_ascii(lines) if ascii_only else lines
+
+
+def render(lines: Sequence[Line], *, colour: bool) -> str:
+    rows = (_coloured(one) if colour else one.plain().rstrip() for one in lines)
+    return "\n".join(rows) + "\n"
+
+
+def _coloured(one: Line) -> str:
+    """Titles are bold throughout, so that they stand out without a background."""
+    pieces: list[str] = []
+    for text, tone in one.spans:
+        code = _CODES.get(tone, "")
+        pieces.append(f"\x1b[{code}m{text}\x1b[0m" if code and text.strip() else text)
+    return "".join(pieces).rstrip()

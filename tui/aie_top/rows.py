@@ -1,0 +1,100 @@
+"""The view model: what the screen shows, as frozen rows. Built off the UI thread by model.py; the views only format it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from aie_telemetry.api import Agent, Engine, Host, Memory, Severity, Snapshot, Source
+
+Phase = Literal["connecting", "live", "away"]
+
+
+class AgentState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client knows of one agent. `label` is its URL without credentials; `received_s` is on the monotonic clock.
+
+    `reason` says in a few words why it is away. The last snapshot stays when the agent goes.
+    """
+
+    label: str
+    phase: Phase = "connecting"
+    reason: str | None = None
+    snapshot: Snapshot | None = None
+    received_s: float | None = None
+
+
+class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of "what is wrong". `why` and `advice` are sentences; `age_s` is since when."""
+
+    severity: Severity
+    summary: str
+    subject: str = ""
+    host: str = ""
+    age_s: float | None = None
+    why: tuple[str, ...] = ()
+    advice: str = ""
+    runbook: str = ""
+    confidence: float | None = None
+    not_visible: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`stale_s` is the age of the data when it is old, else None."""
+
+    agent: str
+    host: str
+    engine: Engine
+    stale_s: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.agent, self.engine.name
+
+
+class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    agent: str
+    host: str
+    memory: Memory
+    stale_s: float | None = None
+
+
+class HostRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent and its host."""
+
+    agent: str
+    phase: Phase
+    reason: str | None = None
+    host: Host | None = None
+    about: Agent | None = None
+    sources: tuple[Source, ...] = ()
+    stale_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.host.hostname if self.host is not None else self.agent.partition("://")[2]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the screen at one moment. `clock` is the time of the newest data, for the reader's eyes."""
+
+    clock: str = ""
+    window_s: float | None = None
+    hosts: tuple[HostRow, ...] = ()
+    problems: tuple[ProblemRow, ...] = ()
+    engines: tuple[EngineRow, ...] = ()
+    memory: tuple[MemoryRow, ...] = ()
+
+    @property
+    def several_hosts(self) -> bool:
+        return len(self.hosts) > 1
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user chose: how to sort, what to show."""
+
+    sort: str = "name"
+    reverse: bool = False
+    filter: str = ""
+    paused: bool = False
