@@ -237,6 +237,19 @@ _LAYER_NAMES = {
 _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
+_BIASED = {"attn_q", "attn_k", "attn_v", "attn_output"}
+
+
+def refuse_unknown_tensors(file: GgufFile) -> None:
+    """Raises ModelError for a tensor that the decoder would ignore, and with it give wrong answers."""
+    known = {*_LAYER_NAMES.values(), *_NAMES.values(), "rope_freqs"}
+    for name in file.tensors:
+        stem, _, suffix = name.rpartition(".")
+        part = stem.rpartition(".")[2]
+        if not (suffix == "weight" and part in known) and not (suffix == "bias" and part in _BIASED):
+            raise ModelError(file.path, f"unknown tensor {name!r:.80}", "dense Llama models")
+
+
 @dataclass(frozen=True, slots=True)
 class GgufWeights:
     """The tensors of a llama GGUF under their Hugging Face names and in Hugging Face row order."""

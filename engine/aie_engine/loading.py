@@ -15,7 +15,7 @@ import torch
 from aie_engine.chat_template import ChatTemplate
 from aie_engine.checkpoint import CheckpointWeights, open_checkpoint, read_json
 from aie_engine.errors import ChatTemplateError, ModelError
-from aie_engine.gguf_file import GgufFile, GgufWeights, gguf_name, open_gguf
+from aie_engine.gguf_file import GgufFile, GgufWeights, gguf_name, open_gguf, refuse_unknown_tensors
 from aie_engine.model import Decoder
 from aie_engine.model_config import ModelConfig, config_from_gguf, config_from_huggingface
 from aie_engine.tokenizer import Tokenizer, special_token_texts, tokenizer_from_folder, tokenizer_from_gguf
@@ -68,6 +68,7 @@ def _load_gguf(path: Path, name: str, device: torch.device, dtype: torch.dtype) 
     config = _gguf_config(file)
     tokenizer = tokenizer_from_gguf(file.metadata, path)
     template = _template(file.metadata.get("tokenizer.chat_template"), special_token_texts(file.metadata), path)
+    refuse_unknown_tensors(file)
     weights = GgufWeights(file, config.heads, config.kv_heads)
     decoder = Decoder(config, weights, device=device, dtype=dtype, threads=_reading_threads())
     _check_vocabulary(tokenizer, config, path)
@@ -96,6 +97,7 @@ def _gguf_config(file: GgufFile) -> ModelConfig:
         file.path,
         vocab=embedding.shape[0],
         tied_head=gguf_name("lm_head.weight") not in file.tensors,
+        attention_bias=gguf_name("model.layers.0.self_attn.q_proj.bias") in file.tensors,
         rope_factors=factors,
     )
 

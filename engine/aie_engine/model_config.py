@@ -62,16 +62,20 @@ def config_from_gguf(
     *,
     vocab: int,
     tied_head: bool,
+    attention_bias: bool,
     rope_factors: tuple[float, ...] | None,
 ) -> ModelConfig:
     """Builds the configuration from GGUF metadata.
 
-    What GGUF keeps in its tensors comes as arguments: the rows of the embedding, whether there is an output head, and
-    the values of `rope_freqs.weight`. Raises ModelError for other architectures and for unsupported RoPE scaling.
+    What GGUF keeps in its tensors comes as arguments: the rows of the embedding, whether there are an output head and
+    attention biases, and the values of `rope_freqs.weight`. Raises ModelError for other architectures and for RoPE scaling
+    of other kinds.
     """
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise ModelError(path, f"architecture {architecture!r}", "llama")
+    if metadata.get("split.count", 1) != 1:
+        raise ModelError(path, "one of several files of a split model", "one file (llama-gguf-split --merge)")
     scaling = metadata.get("llama.rope.scaling.type", "none")
     if scaling != "none":
         raise ModelError(path, f"RoPE scaling {scaling!r}", "none, or Llama 3 factors in rope_freqs.weight")
@@ -97,6 +101,7 @@ def config_from_gguf(
             rope_base=fields.number("rope.freq_base", 10_000.0),
             norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
             tied_head=tied_head,
+            attention_bias=attention_bias,
             rope_factors=rope_factors,
         ),
     )

@@ -42,10 +42,14 @@ def test_folder(variant: str, shard_size: str, tmp_path: Path) -> None:
     assert_matches(tmp_path, model)
 
 
-@pytest.mark.parametrize("variant", ["tied", "untied", "one KV head", "all KV heads"])
+@pytest.mark.parametrize("variant", ["tied", "untied", "bias", "llama3 rope", "one KV head", "all KV heads"])
 def test_gguf(variant: str, tmp_path: Path) -> None:
     model = tiny_llama(**VARIANTS[variant])
-    assert_matches(write_gguf(tmp_path / "tiny.gguf", model), model)
+    factors = None
+    if variant == "llama3 rope":  # what llama.cpp's converter stores: plain frequencies over scaled ones
+        plain = tiny_llama(rope_parameters={"rope_type": "default", "rope_theta": LLAMA3_ROPE["rope_theta"]})
+        factors = plain.model.rotary_emb.inv_freq / model.model.rotary_emb.inv_freq
+    assert_matches(write_gguf(tmp_path / "tiny.gguf", model, factors), model)
 
 
 def test_folder_brings_tokenizer_template_and_revision(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     [
         ({"general__architecture": "bert"}, "bert"),
         ({"llama__rope__scaling__type": "yarn"}, "yarn"),
+        ({"split__count": "2"}, "split model"),
         ({"tokenizer__ggml__pre": "tekken"}, "tekken"),
         ({"tokenizer__ggml__model": "llama"}, "tokenizer model"),
     ],
@@ -130,8 +131,10 @@ def test_unsupported_features_are_named(metadata: dict[str, str], reason: str, t
 
 
 def test_wrong_shape_and_missing_tensor(healthy: bytes, tmp_path: Path) -> None:
-    renamed = healthy.replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_UP.weight")
-    assert "ffn_up" in refused(tmp_path / "missing.gguf", renamed)
+    missing = healthy.replace(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight")
+    assert "blk.1.ffn_up" in refused(tmp_path / "missing.gguf", missing)
+    for name in (b"blk.1.ffn_pu.weight", b"blk.1.ffn_norm.bias"):
+        assert "unknown tensor" in refused(tmp_path / "unknown.gguf", healthy.replace(b"blk.1.ffn_up.weight", name))
     config = tiny_llama().config
     wider = tiny_llama(intermediate_size=config.intermediate_size + 32)
     wrong = write_gguf(tmp_path / "wide.gguf", wider).read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,11 @@ def write_folder(folder: Path, model: LlamaForCausalLM, max_shard_size: str = "1
     return folder
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, **metadata: Any) -> Path:
-    """Writes `model` as llama.cpp's converter does: renamed tensors, Q and K rows permuted, norms in fp32."""
+def write_gguf(path: Path, model: LlamaForCausalLM, factors: Sequence[float] | None = None, **metadata: Any) -> Path:
+    """Writes `model` as llama.cpp's converter does: renamed tensors, Q and K rows permuted, RoPE `factors` as a tensor.
+
+    `metadata` adds or replaces text values, with `__` for the dots of their keys.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -101,7 +105,9 @@ def write_gguf(path: Path, model: LlamaForCausalLM, **metadata: Any) -> Path:
             if projection in name:
                 halves = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
                 weight = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
-        writer.add_tensor(name_map.get_name(name, try_suffixes=(".weight",)), weight)
+        writer.add_tensor(name_map.get_name(name, try_suffixes=(".weight", ".bias")), weight)
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.asarray(factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
