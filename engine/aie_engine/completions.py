@@ -116,6 +116,8 @@ async def _body(http: web.Request, arrived_at: float, deadline: float) -> bytes:
             return await http.read()
     except TimeoutError:
         raise deadline_passed(deadline - arrived_at) from None
+    except web.RequestPayloadError as error:
+        raise bad_request("The body does not arrive as its headers (Content-Encoding, Transfer-Encoding) announce.") from error
 
 
 def _timeout_s(http: web.Request, longest_s: float) -> float:

@@ -39,11 +39,10 @@ _log = logging.getLogger(__name__)
 
 def serve(config: EngineConfig) -> int:
     """Runs the engine until a signal; returns the exit status. Raises ModelError and StartError when it cannot start."""
-    # Bound first: a port in use should be known before seconds go into loading.
-    listener = _bind(config.host, config.port)
     emitter = _emitter(config)
-    process = _Process(config, listener, emitter)
     try:
+        # Before anything is loaded: a port in use should not take seconds to be found out.
+        process = _Process(config, _bind(config.host, config.port), emitter)
         status = asyncio.run(process.run())
     finally:
         emitter.close()

@@ -32,30 +32,49 @@ def continuation(prompt: Sequence[int], max_tokens: int) -> list[int]:
 class FakeRunner:
     """Keeps the tokens themselves in its "KV cache" and answers from there: a slot given twice or skipped changes answers.
 
-    `gate` holds steps up while it is clear, `entered` is set while one waits or runs; `failures` are raised by the next steps.
+    `hold` makes steps wait, until `release`; `failures` are raised by the next steps; `steps` are the chunks of all that ran.
     """
 
     def __init__(self, capacity: int, max_step_tokens: int) -> None:
         self._slots: list[int | None] = [None] * capacity
         self._max_step_tokens = max_step_tokens
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
+        self._change = threading.Condition()
+        self._hold_at: int | None = None
+        self._waiting = False
         self.failures: list[Exception] = []
         self.steps: list[list[Chunk]] = []
 
     def execute(self, chunks: Sequence[Chunk]) -> list[int | None]:
         """One step, as `Runner.execute`."""
-        self.entered.set()
-        self.gate.wait()
-        self.entered.clear()
-        self.steps.append(list(chunks))
+        with self._change:
+            self._waiting = True
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._hold_at is None or len(self.steps) < self._hold_at)
+            self._waiting = False
+            self.steps.append(list(chunks))
         if self.failures:
             raise self.failures.pop(0)
         tokens = sum(len(chunk.token_ids) for chunk in chunks)
         if not 0 < tokens <= self._max_step_tokens:
             raise ValueError(f"step of {tokens} tokens")
         return [self._compute(chunk) for chunk in chunks]
+
+    def hold(self, after_steps: int = 0) -> None:
+        """Lets so many more steps run; the next one waits."""
+        with self._change:
+            self._hold_at = len(self.steps) + after_steps
+
+    def release(self) -> None:
+        """Lets steps run."""
+        with self._change:
+            self._hold_at = None
+            self._change.notify_all()
+
+    def wait_until_held(self, timeout_s: float = 30.0) -> None:
+        """Returns once a step waits. Raises TimeoutError."""
+        with self._change:
+            if not self._change.wait_for(lambda: self._waiting and self._hold_at == len(self.steps), timeout_s):
+                raise TimeoutError("no step was begun")
 
     def _compute(self, chunk: Chunk) -> int | None:
         first = chunk.kv_start + chunk.position
@@ -68,11 +87,14 @@ class FakeRunner:
 
 
 class ByteStream:
-    """Decodes tokens that are bytes."""
+    """Decodes tokens that are bytes, each to `width` times its character."""
+
+    def __init__(self, width: int = 1) -> None:
+        self._width = width
 
     def push(self, token_id: int) -> str:
-        """The character of one token."""
-        return chr(token_id)
+        """The text of one token."""
+        return chr(token_id) * self._width
 
     def finish(self) -> str:
         """Nothing is ever held back."""
@@ -80,10 +102,13 @@ class ByteStream:
 
 
 class ByteTokenizer:
-    """One token a byte; id 256 ends the sequence."""
+    """One token a byte; id 256 ends the sequence. Answers may be made `width` times as long as their tokens."""
 
     eos_ids = frozenset({EOS})
     vocab_size = VOCABULARY
+
+    def __init__(self, width: int = 1) -> None:
+        self._width = width
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """The bytes of `text`."""
@@ -91,7 +116,7 @@ class ByteTokenizer:
 
     def stream(self) -> ByteStream:
         """A decoder."""
-        return ByteStream()
+        return ByteStream(self._width)
 
 
 def text_of(token_ids: Sequence[int]) -> str:

@@ -56,7 +56,7 @@ class Rig:
         return {outcome: count for outcome, count in self.metrics.ledger.counts().ended.items() if count}
 
     def close(self) -> None:
-        self.runner.gate.set()
+        self.runner.release()
         self.loop.stop()
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive()
@@ -70,11 +70,11 @@ def rig() -> Iterator[Rig]:
 
 
 def test_tokens_of_a_step_leave_together(rig: Rig) -> None:
-    rig.runner.gate.clear()
+    rig.runner.hold()
     rig.submit(b"x", 1)
-    assert rig.runner.entered.wait(WAIT_S)  # the others now wait for the same step
+    rig.runner.wait_until_held()  # the others now wait for the same step
     waiting = [rig.submit(bytes([letter]), 3) for letter in b"ABC"]
-    rig.runner.gate.set()
+    rig.runner.release()
     for request, updates in waiting:
         assert rig.wait(updates) == Update(request.output_ids[-1], Outcome.OK, FinishReason.LENGTH)
         assert [update.token_id for update in updates] == continuation(request.prompt_ids, 3)
@@ -95,14 +95,14 @@ def test_a_failed_step_ends_its_requests_and_the_loop_goes_on(rig: Rig) -> None:
 
 
 def test_a_request_that_is_ended_during_a_step_frees_its_memory_at_once(rig: Rig) -> None:
-    rig.runner.gate.clear()
+    rig.runner.hold()
     request, updates = rig.submit(b"x", 50)
-    assert rig.runner.entered.wait(WAIT_S)
+    rig.runner.wait_until_held()
     assert rig.loop.kv_usage().used == 51
     rig.loop.end(request, Outcome.CANCELLED)
     assert rig.loop.kv_usage().used == 0
     assert rig.outcomes() == {Outcome.CANCELLED: 1}
-    rig.runner.gate.set()
+    rig.runner.release()
     _, others = rig.submit(b"y", 1)
     rig.wait(others)
     assert updates == []  # its token came too late
@@ -115,14 +115,14 @@ def test_a_deadline_is_kept_and_told(rig: Rig) -> None:
 
 
 def test_stopping_ends_everybody_and_takes_nobody(rig: Rig) -> None:
-    rig.runner.gate.clear()
+    rig.runner.hold()
     _, first = rig.submit(b"x", 50)
-    assert rig.runner.entered.wait(WAIT_S)
+    rig.runner.wait_until_held()
     _, second = rig.submit(b"y", 50)
     rig.loop.stop()
     with pytest.raises(StoppedError):
         rig.submit(b"z", 1)
-    rig.runner.gate.set()
+    rig.runner.release()
     for updates in (first, second):
         end = rig.wait(updates)
         assert end.outcome is Outcome.ERROR

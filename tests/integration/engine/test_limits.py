@@ -1,0 +1,149 @@
+"""Everything that is bounded: the queue, time, size; and bodies that mean no good."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from fakes.fake_engine import WAIT_S, FakeEngine, fake_engine
+from http_client import CHAT, TEXT, chat, get, post, receive, send, text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aie_engine.protocol import ChatRequest, CompletionRequest
+from aie_engine.request import Outcome
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with fake_engine(max_running=1, max_waiting=2, max_body_bytes=10_000) as engine:
+        yield engine
+
+
+def test_a_full_engine_answers_429_and_says_when_to_retry(engine: FakeEngine) -> None:
+    engine.runner.hold()
+    accepted = [send(engine.url, "POST", CHAT, chat()) for _ in range(3)]
+    engine.wait_for(lambda: engine.metrics.ledger.counts().received == 3)
+    reply = post(engine.url, CHAT, chat())
+    error = reply.error()
+    assert (reply.status, error["type"], error["code"]) == (429, "rate_limit_error", "queue_full")
+    assert 1 <= int(reply.headers["Retry-After"]) <= 60
+    assert engine.outcomes() == {"rejected": 1}
+    engine.runner.release()
+    assert [receive(connection).status for connection in accepted] == [200] * 3
+    assert post(engine.url, CHAT, chat()).status == 200
+    assert engine.outcomes() == {"rejected": 1, "ok": 4}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_in_the_queue_is_a_504(engine: FakeEngine, stream: bool) -> None:
+    engine.runner.hold()
+    running = send(engine.url, "POST", CHAT, chat())
+    engine.runner.wait_until_held()
+    reply = post(engine.url, CHAT, chat(stream=stream), {"X-Request-Timeout-Seconds": "0.1"})
+    error = reply.error()
+    assert (reply.status, error["type"], error["code"]) == (504, "timeout_error", "deadline_exceeded")
+    assert "0.1 s" in error["message"]
+    assert engine.outcomes() == {"timeout": 1}
+    engine.runner.release()
+    assert receive(running).status == 200
+
+
+def test_a_deadline_holds_even_while_a_step_hangs(engine: FakeEngine) -> None:
+    engine.runner.hold()
+    reply = post(engine.url, CHAT, chat(), {"X-Request-Timeout-Seconds": "0.1"})
+    assert reply.status == 504
+    engine.wait_for_outcome(Outcome.TIMEOUT)
+
+
+def test_a_deadline_in_the_middle_of_a_stream_is_an_event(engine: FakeEngine) -> None:
+    for timeout_s in (0.3, 1, 4, 16):
+        engine.runner.hold(after_steps=3)
+        reply = post(engine.url, TEXT, text(stream=True), {"X-Request-Timeout-Seconds": str(timeout_s)})
+        engine.runner.release()
+        if reply.status == 200:
+            break  # else this machine was too slow for a first token in that time, and 504 was right
+    events = reply.events()
+    assert events[0]["choices"][0]["text"]
+    assert events[-1]["error"]["code"] == "deadline_exceeded"
+    assert set(engine.outcomes()) == {"timeout"}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", ""])
+def test_a_timeout_that_is_no_time_is_refused(engine: FakeEngine, value: str) -> None:
+    reply = post(engine.url, CHAT, chat(), {"X-Request-Timeout-Seconds": value})
+    assert (reply.status, reply.error()["param"]) == (400, "X-Request-Timeout-Seconds")
+
+
+@pytest.mark.parametrize("value", ["1e999", "1000000"])
+def test_a_client_cannot_stretch_the_operators_deadline(value: str) -> None:
+    with fake_engine(deadline_s=0.1) as engine:
+        engine.runner.hold()
+        assert post(engine.url, CHAT, chat(), {"X-Request-Timeout-Seconds": value}).status == 504
+
+
+def test_a_body_that_does_not_come_runs_into_the_deadline(engine: FakeEngine) -> None:
+    connection = send(engine.url, "POST", CHAT, b"{", {"Content-Length": "100", "X-Request-Timeout-Seconds": "0.1"})
+    assert receive(connection).status == 504
+    assert engine.outcomes() == {"timeout": 1}
+
+
+def test_a_large_body_is_a_413(engine: FakeEngine) -> None:
+    reply = post(engine.url, CHAT, chat("x" * 20_000))
+    assert reply.status == 413
+    assert "10000 bytes" in reply.error()["message"]
+    assert engine.outcomes() == {"rejected": 1}
+
+
+@pytest.fixture(scope="module")
+def any_engine() -> Iterator[FakeEngine]:
+    with fake_engine() as engine:
+        yield engine
+
+
+_scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text(max_size=5)
+_json = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=6
+)
+_messages = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": st.text(max_size=9)}), max_size=3
+)
+_FIELDS = sorted({*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__} - {"model"})
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    path=st.sampled_from([CHAT, TEXT]),
+    fields=st.dictionaries(st.sampled_from(_FIELDS), _json, max_size=5),
+    sound=st.fixed_dictionaries({}, optional={"messages": _messages, "prompt": st.text(max_size=9)}),
+)
+def test_no_body_is_a_server_error(any_engine: FakeEngine, path: str, fields: dict[str, Any], sound: dict[str, Any]) -> None:
+    reply = post(any_engine.url, path, {"model": "fake", "max_tokens": 3} | fields | sound)
+    assert reply.status in (200, 400)
+    if reply.status == 400:
+        reply.error()
+
+
+@settings(deadline=None, max_examples=100)
+@given(body=st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()))
+def test_no_bytes_are_a_server_error(any_engine: FakeEngine, body: bytes) -> None:
+    reply = post(any_engine.url, CHAT, body)
+    assert reply.status == 400
+    reply.error()
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\x00" * 100, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\x16\x03\x01" + b"x" * 200 + b"\r\n\r\n"]
+)
+def test_junk_on_the_wire_hurts_nobody_else(any_engine: FakeEngine, junk: bytes) -> None:
+    address = urlsplit(any_engine.url)
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as client:
+        client.sendall(junk)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4096):
+            pass
+    assert get(any_engine.url, "/health").status == 200
