@@ -42,7 +42,8 @@ def label_text(tags: Iterable[tuple[str, str]]) -> str:
 
 
 def number(value: float) -> str:
-    """A sample's value: the shortest text that reads back as the same float."""
+    """A sample's value: the shortest text that reads back as the same float, or as 0 for a negative zero."""
+    value = float(value)  # callers pass integers too, which have no is_integer before Python 3.12
     if value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if math.isnan(value):
@@ -95,6 +96,7 @@ class Page(NamedTuple):
 
 
 _SAMPLE_HEAD: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_LABELLED: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\s*\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\}', re.DOTALL)
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MEMO_ENTRIES: Final = 20_000
@@ -112,7 +114,8 @@ class PageParser:
         kinds: dict[str, str] = {}
         samples: list[PageSample] = []
         bad_lines = 0
-        for line in text.split("\n"):
+        for raw in text.split("\n"):
+            line = raw.strip()
             if not line:
                 continue
             if line[0] == "#":
@@ -123,14 +126,17 @@ class PageParser:
             sample = self._line(line)
             if sample is not None:
                 samples.append(sample)
-            elif not line.isspace():
+            else:
                 bad_lines += 1
         return Page(kinds, samples, bad_lines)
 
     def _line(self, line: str) -> PageSample | None:
-        # What follows the labels is a value, and perhaps a timestamp or an exemplar; a label value may hold "} " itself.
-        end = line.rfind("}") if " # " not in line else line.rfind("}", 0, line.index(" # "))
-        head, _, rest = line.partition(" ") if end < 0 else (line[: end + 1], "", line[end + 1 :])
+        # What follows the labels is a value, and perhaps a timestamp or an exemplar, which has braces too; so may a label's value.
+        end = line.rfind("}") if " # " not in line else _labels_end(line)
+        words = line.split(None, 1) if end < 0 else (line[: end + 1], line[end + 1 :])
+        if len(words) < 2:
+            return None
+        head, rest = words
         meaning = self._memo.get(head, False)
         if meaning is False:
             meaning = _read_head(head)
@@ -145,6 +151,12 @@ class PageParser:
             return PageSample(meaning[0], meaning[1], float(words[0]))
         except ValueError:
             return None
+
+
+def _labels_end(line: str) -> int:
+    """Where the '}' behind the labels stands, or -1: seen exactly, since there may be others behind it and within quotes."""
+    match = _LABELLED.match(line)
+    return match.end() - 1 if match else -1
 
 
 def _read_head(head: str) -> tuple[str, Tags] | None:

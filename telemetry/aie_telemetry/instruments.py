@@ -30,7 +30,7 @@ class Value:
 
     def set(self, value: float) -> None:
         """Sets the level of a gauge, or a counter that is kept elsewhere."""
-        self.value = value
+        self.value = float(value)
 
 
 class Distribution:
