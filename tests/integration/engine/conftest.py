@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 from oracle import Oracle
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from aie_engine.loading import LoadedModel, load_model
+from aie_engine.loading import LoadedModel, default_threads, load_model
 
 
 @pytest.fixture(scope="session")
-def loaded() -> LoadedModel:
-    return load_model("smollm2")
+def loaded() -> Iterator[LoadedModel]:
+    before = torch.get_num_threads()
+    # As the engine runs. With a thread on every core, any other process makes torch's threads wait for each other.
+    torch.set_num_threads(default_threads())
+    yield load_model("smollm2")
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ class Oracle:
     model: LlamaForCausalLM
     tokenizer: PreTrainedTokenizerBase
 
-    def logits(self, ids: list[int]) -> torch.Tensor:
-        """[len(ids), vocab] for one sequence, without a cache."""
+    def next_logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
+        """Logits before each token of `answer`, [len(answer), vocab], in one pass over both and without a cache."""
         with torch.inference_mode():
-            logits: torch.Tensor = self.model(torch.tensor([ids])).logits[0]
-        return logits
+            logits: torch.Tensor = self.model(torch.tensor([prompt + answer]), logits_to_keep=len(answer) + 1).logits[0]
+        return logits[:-1]
