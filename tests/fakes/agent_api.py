@@ -1,4 +1,4 @@
-"""A small real HTTP server that speaks the agent's API, for aie-top's tests and benchmark. It can also go away, hang and send rubbish.
+"""A small real HTTP server that speaks the agent's API, for aie-top's tests and benchmark. It can go away, hang and send rubbish.
 
 `python tests/fakes/agent_api.py [PORT]` serves two busy engines, for looking at aie-top by hand.
 """
@@ -41,7 +41,7 @@ Snapshots = Callable[[int], Snapshot]
 
 
 class AgentApi:
-    """Serves in a thread of its own until the `with` block ends. `behaviour` may change at any time; `stop` and `start` keep the port.
+    """Serves in a thread of its own until the `with` block ends. `behaviour` may change at any time; `start` keeps the port.
 
     `snapshots` gives the snapshot for each tick; a tick comes every `period_s`.
     """
@@ -288,7 +288,7 @@ def troubled(tick: int = 0) -> Snapshot:
             ),
             Evidence(text="allocated stayed at 0.61 GiB ± 1 %", metric="aie_engine_allocator_allocated_bytes"),
         ),
-        advice="Restart smollm2 at the next quiet moment; then look for what holds it: CUDA graphs, cuBLAS handles, pinned buffers.",
+        advice="Restart smollm2 at the next quiet moment; look for what holds it: CUDA graphs, cuBLAS handles, pinned buffers.",
         runbook="https://runbooks.example/aie/memory-leak-outside-allocator",
         confidence=0.93,
         not_visible=("kernel launches: static libcudart",),

@@ -66,7 +66,7 @@ def read_page(page: Page, engine: str) -> Reading:
         kind = _declared(page, family.name)
         le = next((value for name, value in sample.tags if name == "le"), None) if family.part == "_bucket" else None
         labels = {name: value for name, value in sample.tags if le is None or name != "le"} | {"engine": engine}
-        reason = _refusal(family.name, kind, labels)
+        reason = _refusal(family, kind, labels)
         if reason is not None:
             reading.refused[reason] += 1
             continue
@@ -111,11 +111,11 @@ def _declared(page: Page, name: str) -> Kind | None:
     return _KINDS.get(declared)
 
 
-def _refusal(name: str, kind: Kind | None, labels: dict[str, str]) -> str | None:
-    metric = CATALOGUE.get(name)
-    if metric is not None and kind is None:
+def _refusal(family: _Family, kind: Kind | None, labels: dict[str, str]) -> str | None:
+    metric = CATALOGUE.get(family.name)
+    if metric is not None and (kind is None or (kind is Kind.HISTOGRAM and not family.part)):
         return "kind_conflict"
-    reason = accepted.refusal(name, kind or Kind.GAUGE, labels.keys())
+    reason = accepted.refusal(family.name, kind or Kind.GAUGE, labels.keys())
     if reason is None and metric is not None and len(labels) != len(metric.labels):
         return "bad_labels"  # a page says everything, where a StatsD line may leave a label out
     return reason
