@@ -61,6 +61,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        # With SO_REUSEADDR it is listening, not binding, that a second engine on the port fails at.
+        listener.listen(_BACKLOG)
     except OSError as error:
         if listener is not None:
             listener.close()
