@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
-from aie_top.commands import COMMANDS
+from aie_top.commands import COMMANDS, bindings
 from aie_top.feed import FrameSource
 from aie_top.model import arrange, next_sort
 from aie_top.rows import Frame, View
@@ -32,7 +32,7 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(",".join(command.keys), command.action, command.title, show=False) for command in COMMANDS
+        Binding(keys, action, show=False, priority=first) for keys, action, first in bindings()
     ]
 
     class Arrived(Message):

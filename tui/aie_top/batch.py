@@ -55,7 +55,7 @@ def once_json(targets: Sequence[Target], out: TextIO) -> int:
 
 
 def stream_json(targets: Sequence[Target], out: TextIO, interval_s: float) -> int:
-    """A line for each snapshot, at most one an interval and agent, and one when an agent goes away. Ends with ctrl+c or the pipe."""
+    """A line for each snapshot, at most one an interval and agent, and one when an agent goes away. Ends with ctrl+c or pipe."""
     try:
         asyncio.run(_stream_all(targets, out, interval_s))
     except KeyboardInterrupt:

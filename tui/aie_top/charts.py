@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
@@ -34,7 +35,7 @@ def from_zero(values: Sequence[float | None]) -> Scale:
 
 
 def around(values: Sequence[float | None], least_span_ratio: float = 0.05) -> Scale:
-    """For memory, where a small creep on a large level is the news. The span is at least 5 % of the level, so that noise is flat."""
+    """For memory, where a small creep on a large level is the news. The span is at least 5 % of the level, so noise is flat."""
     known = _known(values)
     if not known:
         return Scale(0.0, 0.0)
@@ -46,22 +47,32 @@ def around(values: Sequence[float | None], least_span_ratio: float = 0.05) -> Sc
 def sparkline(values: Sequence[float | None], width: int, scale: Scale) -> str:
     """The last `width` points, the newest at the right; what is not known is blank, and a known 0 is the lowest block."""
     points = values[-width:] if width > 0 else ()
-    return "".join(_LEVELS[_level(value, scale, 8)] for value in points).rjust(max(width, 0))
+    return "".join(_LEVELS[level] for level in _levels(points, scale, 8)).rjust(max(width, 0))
 
 
 def chart(values: Sequence[float | None], width: int, height: int, scale: Scale) -> list[str]:
     """The same on several rows, top row first."""
     points = values[-width:] if width > 0 else ()
-    levels = [_level(value, scale, 8 * height) for value in points]
-    return ["".join(_LEVELS[min(max(level - 8 * row, 0), 8)] for level in levels).rjust(width) for row in reversed(range(height))]
+    levels = "".join(map(chr, _levels(points, scale, 8 * height)))
+    return [levels.translate(blocks).rjust(width) for blocks in _blocks_by_row(height)]
 
 
-def _level(value: float | None, scale: Scale, steps: int) -> int:
-    if value is None or not math.isfinite(value):
-        return 0
+@lru_cache(maxsize=64)
+def _blocks_by_row(height: int) -> tuple[str, ...]:
+    """For each row, the block for each level from 0 to the top: tables for `translate`, since charts are drawn anew each second."""
+    levels = range(8 * height + 1)
+    return tuple("".join(_LEVELS[min(max(level - 8 * row, 0), 8)] for level in levels) for row in reversed(range(height)))
+
+
+def _levels(values: Sequence[float | None], scale: Scale, steps: int) -> list[int]:
+    """0 for what is not known, else 1 to `steps`. Hardly a call in its loop, since it is run for each column of each chart.
+
+    (`value - value` is 0 for what is finite, else NaN, which counts as true.)
+    """
     span = scale.high - scale.low
-    share = (value - scale.low) / span if span > 0 else 0.0
-    return max(1, min(round(share * steps), steps))
+    factor = steps / span if span > 0 else 0.0
+    exact = [0.0 if value is None or value - value else max((value - scale.low) * factor, 0.5) for value in values]
+    return [int(min(level + 0.5, steps)) for level in exact]
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

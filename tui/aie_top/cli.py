@@ -65,13 +65,8 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument(
         "--filter", metavar="WORDS", default="", help="show only engines with these words in name, host, model, device or state"
     )
-    it.add_argument(
-        "--sort",
-        metavar="COLUMN",
-        type=_checked(_sort),
-        default=("name", False),
-        help="sort engines; -COLUMN turns the order round",
-    )
+    it.add_argument("--sort", metavar="COLUMN", choices=sort_keys(), default="name", help="sort engines by a column, see below")
+    it.add_argument("--reverse", action="store_true", help="turn the order round")
     it.add_argument("--theme", choices=THEMES, default="dark", help="dark, light, or the terminal's own colours (default dark)")
     it.add_argument("--ascii", action="store_true", help="no character beyond ASCII")
     it.add_argument("--export-svg", metavar="FILE", type=Path, help="write a picture of the screen and exit")
@@ -83,8 +78,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     targets: list[Target] = options.connect or [parse_target(DEFAULT)]
-    sort, reverse = options.sort
-    view = View(sort=sort, reverse=reverse, filter=options.filter)
+    view = View(sort=options.sort, reverse=options.reverse, filter=options.filter)
     try:
         if options.once or options.json:
             return _batch(options, targets, view)
@@ -155,13 +149,6 @@ def parse_interval(text: str) -> float:
     if not 0.25 <= seconds <= 60.0:
         raise ValueError("is outside 250ms to 1m")
     return seconds
-
-
-def _sort(text: str) -> tuple[str, bool]:
-    key = text.removeprefix("-")
-    if key not in sort_keys():
-        raise ValueError(f"is no column: one of {', '.join(sort_keys())}")
-    return key, text.startswith("-")
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import socket
@@ -110,8 +111,10 @@ def _strerror(error: OSError) -> str:
 
 
 def _get(session: aiohttp.ClientSession, target: Target, path: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-    auth = aiohttp.BasicAuth(target.user, target.password, "utf-8") if target.user is not None else None
-    return session.get(target.url + path, auth=auth, allow_redirects=False)
+    headers = {}
+    if target.user is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(f"{target.user}:{target.password}".encode()).decode()
+    return session.get(target.url + path, headers=headers, allow_redirects=False)
 
 
 def _check_status(response: aiohttp.ClientResponse) -> None:

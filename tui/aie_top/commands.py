@@ -13,6 +13,7 @@ class Command(NamedTuple):
     """`keys` as Textual names them; `shown` as the help names them. `hint` is the word in the footer, "" for none.
 
     `hint_in_detail` is the word in the footer of a page on top of the main screen, since some keys do something else there.
+    `always` are keys that work also while something else takes the keyboard: the filter, the palette.
     """
 
     action: str
@@ -23,10 +24,13 @@ class Command(NamedTuple):
     hint: str = ""
     hint_in_detail: str = ""
     in_palette: bool = True
+    always: tuple[str, ...] = ()
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    Command("quit", ("q", "ctrl+q", "ctrl+c"), "q", "Quit", "Program", "quit", "quit"),
+    Command(
+        "quit", ("q",), "q", "Quit (ctrl+q and ctrl+c also while you type)", "Program", "quit", "quit", always=("ctrl+q", "ctrl+c")
+    ),
     Command("help", ("question_mark", "h", "f1"), "?", "Help: keys and what the columns mean", "Program", "help", "help"),
     Command("pause", ("p", "space"), "p", "Pause, or go on", "View", "pause", "pause"),
     Command("sort", ("s",), "s", "Sort engines by the next column", "View", "sort"),
@@ -46,6 +50,12 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("picture", ("ctrl+s",), "ctrl+s", "Save a picture of the screen (SVG) in the working directory", "Program"),
     Command("command_palette", ("ctrl+p",), "ctrl+p", "Find a command by name", "Program", "commands", in_palette=False),
 )
+
+
+def bindings() -> list[tuple[str, str, bool]]:
+    """Keys, action and whether it takes precedence of each command, as Textual's bindings want them."""
+    usual = [(",".join(command.keys), command.action, False) for command in COMMANDS]
+    return usual + [(",".join(command.always), command.action, True) for command in COMMANDS if command.always]
 
 
 def hints(*, in_detail: bool) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input
 
+from aie_top.commands import bindings
 from aie_top.cursor import Cursor
 from aie_top.layout import plan
 from aie_top.panels import PANELS, Page
@@ -29,6 +31,8 @@ class PaintedScreen(Screen[None]):
     """What both kinds have in common: a header, a footer, a look, and being painted from the app's frame."""
 
     AUTO_FOCUS: ClassVar[str | None] = ""
+    # The same as the app's: a Screen of Textual has keys of its own (tab, ctrl+c), which would come first.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding(keys, f"app.{action}", show=False) for keys, action, _ in bindings()]
     DEFAULT_CSS: ClassVar[str] = "PaintedScreen { layout: vertical; overflow: hidden; background: $background; }"
 
     @property

@@ -5,6 +5,7 @@ A tone says what a piece means (bad, dim, a bar), never a colour: themes.py has 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
@@ -47,6 +48,10 @@ _ASCII: Final = str.maketrans(
 )
 
 
+# Whatever is not surely one column wide: one search is much cheaper than asking for each character of a chart.
+_MAYBE_ODD: Final = re.compile("[^ -~\u00a0-\u02ff\u2010-\u2027\u2190-\u2195\u2200-\u22ff\u2500-\u25fc\u2713\u2716]")
+
+
 class Span(NamedTuple):
     text: str
     tone: Tone = "normal"
@@ -68,7 +73,9 @@ def line(*parts: Span | str, fill: Fill = "") -> Line:
 
 def cell_width(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones none."""
-    return len(text) if text.isascii() else sum(map(_character_width, text))
+    if text.isascii() or _MAYBE_ODD.search(text) is None:
+        return len(text)
+    return sum(map(_character_width, text))
 
 
 def fit(text: str, width: int, *, right: bool = False, middle: bool = False) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final, NamedTuple
 
 from rich.style import Style
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from aie_top.text import Fill, Tone
 
@@ -88,21 +89,7 @@ _LIGHT: Final = _true_colour(
 
 # The terminal's own sixteen colours and background. Titles are reversed, since no grey is sure to differ from that background.
 _ANSI: Final = Look(
-    Theme(
-        name="ansi",
-        primary="ansi_blue",
-        secondary="ansi_cyan",
-        warning="ansi_yellow",
-        error="ansi_red",
-        success="ansi_green",
-        accent="ansi_cyan",
-        foreground="ansi_default",
-        background="ansi_default",
-        surface="ansi_default",
-        panel="ansi_default",
-        boost="ansi_default",
-        ansi=True,
-    ),
+    dataclasses.replace(BUILTIN_THEMES["ansi-dark"], name="ansi"),
     {
         "normal": Style(),
         "strong": Style(bold=True),
@@ -117,7 +104,7 @@ _ANSI: Final = Look(
         "track": Style(dim=True),
         "key": Style(bold=True),
     },
-    {"": Style(), "title": Style(reverse=True, dim=False), "cursor": Style(bold=True, underline=True)},
+    {"": Style(), "title": Style(color="default", reverse=True, dim=False), "cursor": Style(bold=True, underline=True)},
 )
 
 LOOKS: Final[dict[str, Look]] = {"dark": _DARK, "light": _LIGHT, "ansi": _ANSI}

@@ -28,7 +28,7 @@ class LinesView(Widget):
         self._lines: Sequence[Line] = ()
 
     def show(self, lines: Sequence[Line]) -> None:
-        regions = list(_changes(self._lines, lines, max(self.size.width, 1)))
+        regions = list(changed_regions(self._lines, lines, max(self.size.width, 1)))
         self._lines = lines
         if regions:
             self.refresh(*regions)
@@ -52,7 +52,7 @@ class LinesView(Widget):
         return strip.adjust_cell_length(self.size.width, self._look.fills[fill])
 
 
-def _changes(before: Sequence[Line], now: Sequence[Line], width: int) -> Iterator[Region]:
+def changed_regions(before: Sequence[Line], now: Sequence[Line], width: int) -> Iterator[Region]:
     for y, (old, new) in enumerate(zip_longest(before, now, fillvalue=_EMPTY)):
         if old != new:
             first, last = (0, width) if old.fill != new.fill else _changed_cells(old, new, width)

@@ -14,7 +14,7 @@ from aie_top.text import Span, Tone, fit
 NAME_MOST: Final = 32
 AnyRow = TypeVar("AnyRow", EngineRow, MemoryRow, HostRow)
 
-# From where a share of something finite is worth a look, and from where it is trouble. Nothing else is judged here: findings do that.
+# From where a share of something finite is worth a look, and from where it is trouble. Nothing else is judged: findings do that.
 Levels = tuple[float, float]
 FULL: Final[Levels] = (0.85, 0.95)
 STEAL: Final[Levels] = (0.02, 0.10)

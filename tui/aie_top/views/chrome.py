@@ -38,7 +38,7 @@ def footer_line(width: int, *, in_detail: bool, below: int = 0) -> Line:
         room -= needed
     used = sum(cell_width(span.text) for span in spans)
     spans.append(Span(fit(more, max(width - used, 0), right=True), "accent"))
-    return Line(tuple(spans), "title")
+    return crop(Line(tuple(spans), "title"), width)
 
 
 def _state(frame: Frame, view: View) -> Span:

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from aie_top import charts
 from aie_top import format as fmt
 from aie_top.rows import EngineRow, Frame, HostRow, MemoryRow
-from aie_top.text import Line, Span, cell_width, fit
+from aie_top.text import Line, Span, cell_width, crop, fit
 
 LEAST_HEIGHT: Final = 5
-_MOST_HEIGHT: Final = 13
+_MOST_HEIGHT: Final = 16
 _LEAST_WIDTH: Final = 34
 
 Points = Sequence[float | None]
@@ -64,9 +64,9 @@ def band_lines(band: Band, width: int, height: int, across: int) -> list[Line]:
     `across` is how many the widest band has: those of all bands stand one below the other.
     """
     number = max(min((width - 1) // _LEAST_WIDTH, across), 1)
-    each = (width - 1 - 2 * (number - 1)) // number
+    each = max((width - 1 - 2 * (number - 1)) // number, 0)
     shown = [_one(chart, each, height) for chart in band[:number]]
-    return [_beside([chart[row] for chart in shown], "title" if row == 0 else "") for row in range(height)]
+    return [crop(_beside([chart[row] for chart in shown], "title" if row == 0 else ""), width) for row in range(height)]
 
 
 def _host_band(hosts: Sequence[HostRow]) -> Band:

@@ -81,7 +81,7 @@ def problem_page(row: ProblemRow, width: int) -> list[Line]:
             ("severity", row.severity),
             ("subject", row.subject),
             ("host", row.host),
-            ("for", fmt.age(row.age_s)),
+            ("for", fmt.age(row.age_s) if row.age_s is not None else None),
             ("confidence", confidence),
         ),
         width,

@@ -27,6 +27,9 @@ class Heights(NamedTuple):
 
 
 class _Block(NamedTuple):
+    """`short` is all that is said when there is one line for it; else `head`, then as much of `details` as there is room for."""
+
+    short: Line
     head: list[Line]
     details: list[Line]
 
@@ -43,14 +46,14 @@ def problem_lines(frame: Frame, _view: View, place: Place) -> list[Line]:
     """With one line to spare: the worst. With more: a title that counts them all, so that none is hidden without a trace."""
     focused = place.cursor is not None
     if not frame.problems:
-        return [crop(_nothing(frame, focused), place.width)]
+        return [crop(_nothing(frame, focused), place.width)][: place.height]
     blocks = [_block(row, frame, place.width) for row in frame.problems]
     lines = [_title(frame, place.width, focused)] if place.height > 1 else []
     room = place.height - len(lines)
     first, last = window(len(blocks), room, place.cursor or 0)
     extras = _spread(blocks[first:last], room - (last - first))
     for index, (block, extra) in enumerate(zip(blocks[first:last], extras, strict=True), start=first):
-        picked = [*block.head, *block.details][: 1 + extra]
+        picked = [*block.head, *block.details][: 1 + extra] if extra else [block.short]
         if index == place.cursor:
             picked[0] = _under_cursor(picked[0])
         lines.extend(picked)
@@ -84,12 +87,14 @@ def _block(row: ProblemRow, frame: Frame, width: int) -> _Block:
     word = f"{_SINGULARS[row.severity]:<8}  " if width >= _WIDE_FROM else ""
     lead = f" {mark} {word}"
     indent = " " * cell_width(lead)
-    room = max(width - len(indent) - _AGE, 8)
-    texts = wrap(label_of(row, several_hosts=frame.several_hosts) + row.summary, room) or [""]
-    when = Span(fit(fmt.age(row.age_s) if row.age_s is not None else "", _AGE, right=True), "dim")
-    head = [line(Span(lead, tone), Span(fit(texts[0], room), "strong"), when)]
-    head += [line(indent, Span(text, "strong")) for text in texts[1:]]
-    return _Block(head, _details(row, indent, width))
+    # In a narrow window what is wrong matters more than since when.
+    age = fit(fmt.age(row.age_s) if row.age_s is not None else "", _AGE, right=True) if word else ""
+    room = max(width - len(indent) - len(age), 8)
+    text = label_of(row, several_hosts=frame.several_hosts) + row.summary
+    parts = wrap(text, room) or [""]
+    short, first = (line(Span(lead, tone), Span(fit(part, room), "strong"), Span(age, "dim")) for part in (text, parts[0]))
+    head = [first, *(line(indent, Span(part, "strong")) for part in parts[1:])]
+    return _Block(short, head, _details(row, indent, width))
 
 
 def _details(row: ProblemRow, indent: str, width: int) -> list[Line]:

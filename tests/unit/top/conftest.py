@@ -1,0 +1,8 @@
+"""The stand-in for the agent lies beside those of the other parts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fakes"))
