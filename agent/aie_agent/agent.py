@@ -59,7 +59,7 @@ class Agent:
         runners = [Runner(source, self._deliver, self._clock) for source in sources]
         health = [runner.health for runner in runners]
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
-        self._snapshots = SnapshotBuilder(self._store, self._engines, self._processes, health, about, config.store.window)
+        self._snapshots = SnapshotBuilder(self._store, self._engines, self._processes, health, about, float(config.store.window))
         self._page = PrometheusPage(self._store)
         self._http = HttpServer(self._store, lambda: self._page.render(self._clock()))
         own = SelfSource(about, self._store, health, extra=(self._statsd.counts, self._http.counts))
@@ -89,11 +89,14 @@ class Agent:
     async def _tick_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
         next_s = loop.time()
+        failed = ""
         while True:
             try:
                 await self.tick()
-            except Exception:  # one bad tick must not end the agent; it is logged whole
-                log.exception("tick failed")
+            except Exception as error:  # one bad tick must not end the agent; it is logged whole, once
+                if repr(error) != failed:
+                    log.exception("tick failed")
+                failed = repr(error)
             next_s = max(next_s + TICK_S, loop.time())
             await asyncio.sleep(next_s - loop.time())
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, EngineName, HttpUrl, SocketPath, Upstream
+from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, HttpUrl, SocketPath, Upstream
+from aie_agent.identity import is_engine_name
 from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
 
 
@@ -58,7 +59,7 @@ class SourcesSection(_Section, frozen=True):
 class EngineSection(_Section, frozen=True):
     """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
 
-    name: EngineName
+    name: str
     metrics_url: HttpUrl | None = None
     pid_file: str | None = None
 
@@ -129,6 +130,7 @@ def _readable(message: str) -> str:
 def _check_values(config: Config, origin: str) -> None:
     """What no type can say. Each row: whether it is wrong, the key, what is accepted."""
     names = [engine.name for engine in config.engines]
+    unfit = next((name for name in names if not is_engine_name(name)), None)
     duplicate = next((name for name in names if names.count(name) > 1), None)
     sources, store = config.sources, config.store
     rules = [
@@ -139,6 +141,7 @@ def _check_values(config: Config, origin: str) -> None:
         (not 0.1 <= sources.process_period <= 60, "sources.process_period", 'accepted: "100ms" to "60s"'),
         (not 0.1 <= sources.scrape_period <= 60, "sources.scrape_period", 'accepted: "100ms" to "60s"'),
         (not 0.1 <= sources.scrape_timeout <= 60, "sources.scrape_timeout", 'accepted: "100ms" to "60s"'),
+        (unfit is not None, "engines.name", f"{unfit!r}: accepted: 1 to 63 letters, digits or ._/@-, first a letter or digit"),
         (duplicate is not None, "engines", f"the name {duplicate!r} is given twice"),
         (
             not (config.api.listen.is_loopback or config.api.insecure),

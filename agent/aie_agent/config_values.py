@@ -17,7 +17,6 @@ OFF: Final = "off"
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_ENGINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@-]{0,62}")
 
 
 def is_this_host(host: str) -> bool:
@@ -155,16 +154,3 @@ class HttpUrl(str):
             except ValueError:
                 pass
         raise ValueError(f'expected a URL such as "http://127.0.0.1:8000/metrics", got {value!r}')
-
-
-class EngineName(str):
-    """A name of an engine."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, value: object) -> EngineName:
-        """Raises ValueError for names that would not survive as a label or on a StatsD line."""
-        if isinstance(value, str) and _ENGINE_NAME.fullmatch(value):
-            return cls(value)
-        raise ValueError(f"expected 1 to 63 letters, digits or ._/@- beginning with a letter or digit, got {value!r}")

@@ -47,7 +47,7 @@ class Program:
         return self.process.wait(30)
 
 
-def eventually(condition: Callable[[], Any], alive: Program | None = None, timeout_s: float = 120.0) -> Any:
+def eventually(condition: Callable[[], Any], alive: Program | None = None, timeout_s: float = 60.0) -> Any:
     """What `condition()` gives once it gives something true. Fails after a time far beyond what any machine needs."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

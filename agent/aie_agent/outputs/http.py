@@ -87,8 +87,8 @@ class HttpServer:
 
     async def publish(self, snapshot: api.Snapshot) -> None:
         """Makes a snapshot the current one."""
-        self._snapshot = snapshot
         self._encoded = msgspec.json.encode(snapshot)
+        self._snapshot = snapshot
         async with self._changed:
             self._changed.notify_all()
 

@@ -65,7 +65,8 @@ class SnapshotBuilder:
 
         def quantiles(metric: str) -> api.Quantiles:
             live = [series for series in store.histograms(metric, engine=name) if series.valid_until_s >= now_s]
-            return api.Quantiles(*quantiles_of(live, start_s, (0.5, 0.99)))
+            p50, p99 = quantiles_of(live, start_s, (0.5, 0.99))
+            return api.Quantiles(p50_seconds=p50, p99_seconds=p99)
 
         outcomes = _by_label(store.scalars("aie_engine_requests_total", engine=name), "outcome", now_s, start_s)
         failed = [value for outcome, value in outcomes.items() if outcome in ("error", "timeout")]

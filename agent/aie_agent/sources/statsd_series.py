@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from aie_agent.config_values import EngineName
+from aie_agent.identity import is_engine_name
 from aie_agent.samples import Tags
 from aie_agent.sources import accepted
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
@@ -111,9 +111,4 @@ def _label(key: str) -> str:
 
 def _identity(labels: Mapping[str, str]) -> Identity | None:
     engine = labels.get("engine")
-    if engine is None:
-        return None
-    try:
-        return Identity(EngineName.parse(engine))
-    except ValueError:
-        return None
+    return Identity(engine) if engine is not None and is_engine_name(engine) else None

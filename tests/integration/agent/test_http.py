@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import msgspec
@@ -37,6 +37,7 @@ def snapshot(time_s: float = NOW_S) -> api.Snapshot:
 
 def filled_store() -> Store:
     store = Store(max_series=1000, retention_s=300, period_s=1)
+    bounds = CATALOGUE["aie_engine_queue_seconds"].buckets
     store.apply(
         Batch(
             "statsd",
@@ -46,7 +47,7 @@ def filled_store() -> Store:
                 Point("aie_engine_requests_total", Kind.COUNTER, (*ENGINE, ("outcome", "ok")), 7.0),
                 Point("foreign_metric", Kind.GAUGE, (("k", "v"),), 1.5),
             ],
-            [HistogramPoint("aie_engine_queue_seconds", ENGINE, CATALOGUE["aie_engine_queue_seconds"].buckets, (1.0, *[0.0] * 16, 2.0), 9.5)],
+            [HistogramPoint("aie_engine_queue_seconds", ENGINE, bounds, (1.0, *[0.0] * 16, 2.0), 9.5)],
         )
     )
     return store
@@ -125,7 +126,10 @@ async def test_series(running: Running) -> None:
     assert "nothing" in msgspec.json.decode(body, type=api.Error).error
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nope", 404), ("POST", "/metrics", 405), ("GET", "/api/v2/snapshot", 404)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nope", 404), ("POST", "/metrics", 405), ("GET", "/api/v2/snapshot", 404)],
+)
 async def test_errors_have_the_form_of_the_api(running: Running, method: str, path: str, status: int) -> None:
     async with running.client.request(method, running.url + path) as answer:
         assert answer.status == status
@@ -156,9 +160,9 @@ async def test_stream_sends_each_snapshot(running: Running) -> None:
             assert await answer.content.readline() == b"\n"
 
 
-async def until(condition: object) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Waits until `condition()` is true; the test's own time limit ends it otherwise."""
-    while not condition():  # type: ignore[operator]
+    while not condition():  # noqa: ASYNC110 (what is waited for happens in the server, which signals nothing)
         await asyncio.sleep(0.01)
 
 

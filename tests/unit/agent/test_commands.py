@@ -36,7 +36,8 @@ def test_parse_statsd_for_people() -> None:
     done = aie_agent("parse-statsd", "--datadog", stdin=b"a:1|c|@0.5|#k:v\n_sc|x|0\n")
     assert done.returncode == 0
     assert done.stdout.decode() == (
-        "a:1|c|@0.5|#k:v\n  counter a k=v: 1.0, each stands for 2\n_sc|x|0\n  ignored: aie does not use lines of kind service_check\n"
+        "a:1|c|@0.5|#k:v\n  counter a k=v: 1.0, each stands for 2\n"
+        "_sc|x|0\n  ignored: aie does not use lines of kind service_check\n"
     )
 
 

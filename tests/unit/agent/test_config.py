@@ -79,7 +79,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ("[statsd]\nudp = '127.0.0.1'", "statsd.udp", "HOST:PORT"),
         ("[statsd]\nrelay = 'tcp://h:1'", "statsd.relay", "udp://HOST:PORT"),
         ("[[engines]]\nmetrics_url = 'http://h/'", "engines[0]", "missing key name"),
-        ("[[engines]]\nname = 'a b'", "engines[0].name", "letters, digits"),
+        ("[[engines]]\nname = 'a b'", "engines.name", "letters, digits"),
         ("[[engines]]\nname = 'a'\nmetrics_url = 'ftp://h'", "engines[0].metrics_url", "http://127.0.0.1:8000/metrics"),
         ("[[engines]]\nname = 'a'\n[[engines]]\nname = 'a'", "engines", "given twice"),
         ("[[engines]]\nname = 'a'\nurl = 'x'", "engines[0].url", "accepted: name, metrics_url, pid_file"),
