@@ -1,13 +1,14 @@
 """Coverage-guided fuzzing of the StatsD codec. Usage: python tests/fuzz/fuzz_statsd.py [LIBFUZZER OPTIONS] [CORPUS FOLDER]
 
-Needs the `atheris` package. Seeds an empty or new corpus folder with the conformance vectors. Whatever the bytes: nothing raises,
-refusals have known reasons, samples are sound, and what can be written again reads back the same.
+Needs the `atheris` package. An empty or new corpus folder, by default a temporary one, is seeded with the conformance vectors.
+Whatever the bytes: nothing raises, refusals have known reasons, samples are sound, and what can be written reads back the same.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from pathlib import Path
 
 import atheris
@@ -67,10 +68,14 @@ def seed(corpus: Path) -> None:
 
 
 def main() -> None:
-    for argument in sys.argv[1:]:
+    arguments = sys.argv
+    if all(argument.startswith("-") for argument in arguments[1:]):
+        # Kept from run to run, so that each goes on where the last one stopped.
+        arguments = [*arguments, str(Path(tempfile.gettempdir()) / "aie-fuzz-statsd")]
+    for argument in arguments[1:]:
         if not argument.startswith("-") and not Path(argument).is_file():
             seed(Path(argument))
-    atheris.Setup(sys.argv, check)
+    atheris.Setup(arguments, check)
     atheris.Fuzz()
 
 
