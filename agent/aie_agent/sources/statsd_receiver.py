@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # After so much without a pause, the thread lets the lock and the interpreter go for a moment: a flood may take a core, but not
 # the event loop's turn.
 BATCH_PACKETS: Final = 64
-BATCH_BYTES: Final = 256 << 10
+BATCH_BYTES: Final = 64 << 10
 GIVE_WAY_S: Final = 50e-6
 
 

@@ -1,0 +1,229 @@
+"""An engine's page over HTTP: what comes of it, and one clear line for everything that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+from fakes.batches import assert_in_catalogue, histogram, value
+
+from aie_agent.sources import scrape
+from aie_agent.sources.base import SourceError
+from aie_agent.sources.scrape import ScrapeSource
+from aie_telemetry.catalogue import CATALOGUE
+from aie_telemetry.exposition import CONTENT_TYPE
+from aie_telemetry.instruments import Registry
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    """The URL of a server that answers everything with `handler`."""
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
+    finally:
+        await runner.cleanup()
+
+
+def answers(text: str, *, status: int = 200) -> Handler:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(body=text.encode(), status=status, headers={"Content-Type": CONTENT_TYPE})
+
+    return handler
+
+
+@contextlib.asynccontextmanager
+async def source(url: str, timeout_s: float = 60.0) -> AsyncIterator[ScrapeSource]:
+    it = ScrapeSource("llama", url, timeout_s=timeout_s)
+    try:
+        yield it
+    finally:
+        await it.close()
+
+
+async def failure(url: str, timeout_s: float = 60.0) -> str:
+    async with source(url, timeout_s) as it:
+        with pytest.raises(SourceError) as caught:
+            await it.collect(1.0)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert url in message
+    return message
+
+
+async def test_a_page_of_our_engine() -> None:
+    registry = Registry()
+    registry.value("aie_engine_requests_total", "x", "m", "ok").add(7)
+    registry.value("aie_engine_requests_running", "x", "m").set(3)
+    registry.distribution("aie_engine_step_seconds", "x", "m").observe(0.03, 4)
+    async with serving(answers(registry.render())) as url, source(url) as it:
+        assert it.name == "scrape:llama"
+        for now_s in (1.0, 2.0):
+            batch = await it.collect(now_s)
+            assert (batch.source, batch.time_s) == ("scrape:llama", now_s)
+            assert_in_catalogue(batch)
+            assert value(batch, "aie_engine_requests_total", engine="llama", outcome="ok") == 7
+            assert value(batch, "aie_engine_requests_running", engine="llama") == 3
+            steps = histogram(batch, "aie_engine_step_seconds")
+            assert steps.bounds == CATALOGUE["aie_engine_step_seconds"].buckets
+            assert (sum(steps.counts), steps.total) == (4, pytest.approx(0.12))
+        assert not it.refused
+
+
+async def test_one_connection_is_kept() -> None:
+    connections = set()
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        connections.add(request.transport.get_extra_info("peername"))
+        return web.Response(text='aie_engine_requests_running{model="m"} 1\n')
+
+    async with serving(handler) as url, source(url) as it:
+        for _ in range(3):
+            await it.collect(1.0)
+    assert len(connections) == 1
+
+
+async def test_refusals_are_summed() -> None:
+    page = 'aie_engine_requests_running{model="m"} 1\naie_engine_other 1\n'
+    async with serving(answers(page)) as url, source(url) as it:
+        await it.collect(1.0)
+        await it.collect(2.0)
+        assert it.refused == {"reserved_name": 2}
+
+
+async def test_nobody_listens() -> None:
+    async with serving(answers("")) as url:
+        pass
+    assert "Connect call failed" in await failure(url) or "refused" in await failure(url)
+
+
+@pytest.mark.parametrize("status", [404, 500, 302])
+async def test_another_status(status: int) -> None:
+    async with serving(answers("no", status=status)) as url:
+        assert f"status {status}" in await failure(url)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<!doctype html>\n<html>\n<body>Welcome</body></html>",
+        '{"requests": 3}',
+        '"# TYPE a gauge\\na 1"',
+        "\x00\x01\x02",
+        "\n\n",
+    ],
+)
+async def test_what_is_no_metrics_page(text: str) -> None:
+    async with serving(answers(text)) as url:
+        assert "no Prometheus text page" in await failure(url)
+
+
+async def test_another_programs_page() -> None:
+    async with serving(answers("# TYPE up gauge\nup 1\n")) as url:
+        assert "aie-engine's pages only" in await failure(url)
+
+
+async def test_an_engine_that_does_not_answer() -> None:
+    async def handler(_request: web.Request) -> web.Response:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async with serving(handler) as url:
+        assert "no answer within 0.05 s" in await failure(url, timeout_s=0.05)
+
+
+async def test_an_engine_that_never_ends_its_page() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"aie_engine_requests_running 1\n")
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async with serving(handler) as url:
+        assert "no answer within 0.1 s" in await failure(url, timeout_s=0.1)
+
+
+async def test_a_page_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "MAX_PAGE_BYTES", 1 << 20)
+    written = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal written
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        while True:
+            await answer.write(b"a 1\n" * 25_000)
+            written += 100_000
+
+    async with serving(handler) as url:
+        assert "larger than 1 MiB" in await failure(url)
+    assert written < 100 << 20
+
+
+async def test_a_compressed_page_is_neither_asked_for_nor_unpacked() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
+        bomb = gzip.compress(b"0" * (4 << 20))
+        return web.Response(body=bomb, headers={"Content-Type": CONTENT_TYPE, "Content-Encoding": "gzip"})
+
+    async with serving(handler) as url:
+        assert "no Prometheus text page" in await failure(url)
+
+
+async def test_bytes_that_are_not_http() -> None:
+    async def garbage(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x16\x03\x01 what?\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        await failure(f"http://127.0.0.1:{port}/metrics")
+
+
+async def test_an_engine_that_hangs_up_in_the_middle() -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\naie_engine_requests_running 1\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(half, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        await failure(f"http://127.0.0.1:{port}/metrics")
+
+
+async def test_an_engine_that_comes_back_is_read_again() -> None:
+    page = 'aie_engine_requests_running{model="m"} 1\n'
+    async with serving(answers(page)) as url:
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        it = ScrapeSource("llama", url, timeout_s=60.0)
+        await it.collect(1.0)
+    with pytest.raises(SourceError):
+        await it.collect(2.0)
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handler, "127.0.0.1", port)
+    async with server:
+        assert value(await it.collect(3.0), "aie_engine_requests_running") == 1
+        await it.close()
