@@ -43,15 +43,17 @@ class TopApp(App[None]):
             self.frame = frame
 
     def __init__(self, source: FrameSource, view: View | None = None, *, theme: str = "dark", ascii_only: bool = False) -> None:
-        super().__init__()
+        # Textual's own answer to NO_COLOR is greys, unless the colours are the terminal's: then it really sends none.
+        plain = "NO_COLOR" in os.environ
+        super().__init__(ansi_color=True if plain else None)
         self._source = source
         self._latest = self._shown = self.arranged = source.first()
         self.view = view or View()
         self.ascii_only = ascii_only
-        self.look: Look = LOOKS[theme]
+        self.look: Look = LOOKS["ansi" if plain else theme]
         for each in LOOKS.values():
             self.register_theme(each.theme)
-        self.theme = theme
+        self.theme = self.look.theme.name
 
     def get_default_screen(self) -> Screen[None]:
         return MainScreen()

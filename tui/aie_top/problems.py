@@ -13,9 +13,11 @@ _RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
 
 
 def problems_of(states: Sequence[AgentState], stale: Mapping[str, float | None]) -> list[ProblemRow]:
-    """Worst first, then the newest first. `stale` gives the age of old data by the agent's label."""
-    rows = [row for state in states for row in _of_one(state, stale[state.label])]
-    return sorted(rows, key=lambda row: (_RANK[row.severity], row.age_s if row.age_s is not None else 0.0))
+    """Worst first; among equals a lost agent, since all that it said is old, then the newest. `stale`: ages by agent's label."""
+    lost = [row for state in states for row in _connection(state, stale[state.label])]
+    found = [row for state in states if state.snapshot is not None for row in _of_one(state.snapshot)]
+    found.sort(key=lambda row: row.age_s if row.age_s is not None else 0.0)
+    return sorted([*lost, *found], key=lambda row: _RANK[row.severity])
 
 
 def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
@@ -25,15 +27,12 @@ def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
     return counts
 
 
-def _of_one(state: AgentState, stale_s: float | None) -> Iterator[ProblemRow]:
-    yield from _connection(state, stale_s)
-    snapshot = state.snapshot
-    if snapshot is None:
-        return
+def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     host = snapshot.host.hostname
     yield from (_finding(finding, host, snapshot.time_s) for finding in snapshot.findings)
     yield from (_engine_down(engine, host) for engine in snapshot.engines if engine.state == "down")
-    yield from (_source_down(source, host) for source in snapshot.sources if source.state == "down")
+    down = [source for source in snapshot.sources if source.state == "down"]
+    yield from (_source_down(source, host, advise=at == 0) for at, source in enumerate(down))
     yield from _drops(snapshot, host)
 
 
@@ -75,14 +74,15 @@ def _engine_down(engine: Engine, host: str) -> ProblemRow:
     return ProblemRow(severity="critical", summary=f"engine {engine.name} is down{why}", subject=engine.name, host=host)
 
 
-def _source_down(source: Source, host: str) -> ProblemRow:
+def _source_down(source: Source, host: str, *, advise: bool) -> ProblemRow:
+    """Without it the agent is blind for something, and silent about that. The same advice is not repeated for each."""
     return ProblemRow(
         severity="warning",
-        summary=f"agent is blind in {source.name}: {source.reason or 'no reason given'}",
+        summary=f"source {source.name} is down: {source.reason or 'no reason given'}",
         subject=source.name,
         host=host,
         age_s=source.last_success_age_s,
-        advice="`aie-agent check` on that host says what is missing and what to do.",
+        advice="`aie-agent check` on that host says what cannot be seen, why, and what to do." if advise else "",
     )
 
 

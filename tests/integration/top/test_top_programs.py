@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -145,12 +146,13 @@ class Terminal:
             os.environ.update(TERM="xterm-256color")
             os.execv(COMMAND[0], [*COMMAND, *arguments])
 
-    def read_until(self, words: bytes) -> None:
+    def read_until(self, words: bytes) -> bytes:
         seen, end = b"", time.monotonic() + 20
         while words not in seen:
             assert time.monotonic() < end, seen[-2000:]
             if select.select([self.master], [], [], 0.2)[0]:
                 seen += os.read(self.master, 65536)
+        return seen
 
     def wait(self, timeout_s: float = 10.0) -> int:
         end = time.monotonic() + timeout_s
@@ -187,3 +189,16 @@ def test_it_ends_when_its_terminal_goes(ignore_hangup: bool) -> None:
         terminal.read_until(b"smollm2")
         os.close(terminal.master)
         terminal.wait()
+
+
+def test_no_color_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    with AgentApi(fake.troubled) as api:
+        terminal = Terminal("--connect", api.url)
+        drawn = terminal.read_until(b"smollm2")
+        os.write(terminal.master, b"q")
+        terminal.read_until(b"\x1b[?1049l")
+        assert terminal.wait() == 0
+        os.close(terminal.master)
+    codes = {code for sequence in re.findall(rb"\x1b\[([\d;]*)m", drawn) for code in sequence.split(b";")}
+    assert codes <= {b"", b"0", b"1", b"2", b"3", b"4", b"7", b"39", b"49"}

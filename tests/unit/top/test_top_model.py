@@ -48,8 +48,8 @@ def test_a_blind_agent_is_a_problem_with_its_reason() -> None:
     blind = fake.snapshot(sources=(Source(name="nvml", state="down", reason="driver/library version mismatch"),))
     (problem,) = frame(state(blind)).problems
     assert problem.severity == "warning"
-    assert "nvml" in problem.summary
-    assert "driver/library version mismatch" in problem.summary
+    assert problem.summary == "source nvml is down: driver/library version mismatch"
+    assert problem.advice
 
 
 def test_a_source_that_has_not_begun_is_no_problem() -> None:
