@@ -20,13 +20,15 @@ class KvCache:
         """Raises ValueError for a capacity below one token."""
         if capacity_tokens < 1:
             raise ValueError(f"KV capacity of {capacity_tokens} tokens")
-        shape = (config.layers, 2 * config.kv_heads, capacity_tokens, config.head_dim)
+        # One slot more than can be handed out: rows that only fill up a step store there.
+        shape = (config.layers, 2 * config.kv_heads, capacity_tokens + 1, config.head_dim)
         # Written, not only reserved: otherwise the pages become resident one by one while serving, which looks like a
         # leak from outside and can fail long after start.
         self._storage = torch.empty(shape, device=device, dtype=dtype).zero_()
         self._layers = tuple(self._storage)
         self._kv_heads = config.kv_heads
         self.capacity_tokens = capacity_tokens
+        self.spare_slot = capacity_tokens
 
     @property
     def bytes(self) -> int:

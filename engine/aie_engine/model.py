@@ -42,7 +42,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What all layers of a step share. `cos` and `sin` are [tokens, 1, head_dim], the others [tokens] int64."""
+    """What all layers of a step share. `cos` and `sin` are [tokens, 1, head_dim], the others [tokens] int64.
+
+    Rows behind the last span belong to no sequence: they fill the step up to a number of rows that the products like.
+    """
 
     token_ids: Tensor
     slots: Tensor
@@ -130,6 +133,7 @@ class Layer:
             rows = slice(span.first_row, span.end_row)
             keys, values = kv.read(index, span.kv_start, span.kv_end)
             mixed[rows] = _attend(turned[rows, :heads], keys, values, span.mask)
+        mixed[step.spans[-1].end_row :].zero_()  # rows that only fill up the step attend to nothing
         return self.output(mixed.view(-1, heads * head_dim))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aie_engine.kv_cache import KvCache
+from aie_engine.linear import padded_rows
 from aie_engine.loading import LoadedModel
 from aie_engine.model import Span, StepInputs, rope_tables
 from aie_engine.plan import Chunk
@@ -78,7 +79,8 @@ class Runner:
             hidden = self._decoder.hidden_states(step, self._kv)
             last_rows = [span.end_row - 1 for span, chunk in zip(step.spans, chunks, strict=True) if chunk.sample]
             # The head is a fifth of a decode step: rows of a prompt that nobody samples from do not go through it.
-            return self._decoder.logits(hidden[last_rows])
+            filled = last_rows + [0] * (padded_rows(len(last_rows)) - len(last_rows)) if last_rows else []
+            return self._decoder.logits(hidden[filled])[: len(last_rows)]
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
         device = self._decoder.device
@@ -93,6 +95,10 @@ class Runner:
             positions.extend(range(chunk.position, end))
             slots.extend(range(chunk.kv_start + chunk.position, chunk.kv_start + end))
             spans.append(Span(first_row, len(token_ids), chunk.kv_start, chunk.kv_start + end, self._mask(chunk)))
+        filling = padded_rows(len(token_ids)) - len(token_ids)
+        token_ids.extend([0] * filling)
+        positions.extend([0] * filling)
+        slots.extend([self._kv.spare_slot] * filling)
         index = torch.tensor([token_ids, positions, slots], dtype=torch.int64).to(device)
         return StepInputs(index[0], index[2], self._cos[index[1]], self._sin[index[1]], spans)
 

@@ -139,12 +139,15 @@ def test_engine_killed_in_the_middle_of_a_request(start: Start, tmp_path: Path) 
     assert statuses[-1] == 0
     view = eventually(lambda: (view := engine_view(agent_url, "smollm2")) and view.state == "down" and view, alive=agent)
     assert view.running is None, "what a dead engine said is not shown as if it were now"
-    assert view.processes == ()
-    assert page_value(agent_url, "aie_engine_up", engine="smollm2") == 0
+    eventually(lambda: page_value(agent_url, "aie_engine_up", engine="smollm2") == 0, alive=agent)
     assert page_value(agent_url, "aie_engine_requests_running", engine="smollm2") is None
-    sources = {source.name: source for source in eventually(lambda: snapshot(agent_url), alive=agent).sources}
-    assert sources["scrape:smollm2"].state == "down"
-    assert sources["host"].state == "up"
+    assert eventually(lambda: not engine_view(agent_url, "smollm2").processes, alive=agent)
+
+    def states() -> dict[str, str]:
+        return {source.name: source.state for source in snapshot(agent_url).sources}
+
+    eventually(lambda: states()["scrape:smollm2"] == "down", alive=agent)
+    assert states()["host"] == "up"
 
 
 def test_agent_restarted_under_a_running_engine(start: Start, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_chunks_that_do_not_fit_are_refused(bad: Chunk, reason: str, runner: Run
 
 
 def test_sizes_are_stated(loaded: LoadedModel, runner: Runner) -> None:
-    assert runner.kv_bytes == 2 * 2 * 2 * CAPACITY * 16 * 4  # K and V, layers, KV heads, slots, head size, fp32
+    assert runner.kv_bytes == 2 * 2 * 2 * (CAPACITY + 1) * 16 * 4  # K and V, layers, KV heads, slots, head size, fp32
     parameters = sum(parameter.nbytes for parameter in tiny_llama().parameters())
     assert runner.weights_bytes == parameters
     assert runner.max_sequence_tokens == 128
