@@ -82,7 +82,7 @@ def build_model(config: EngineConfig, metrics: EngineMetrics, hand_out: Callable
         Loaded(
             version=version("aie-observability"),
             revision=loaded.revision,
-            device=config.device,
+            device=config.device.replace(":", ""),  # "cuda:0" cannot be said in Telegraf's dialect, and a page must not differ
             dtype=str(loaded.decoder.dtype).removeprefix("torch."),
             footprint=Footprint(runner.weights_bytes, runner.kv_bytes, runner.workspace_bytes),
             kv=loop.kv_usage,

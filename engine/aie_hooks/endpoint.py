@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from aie_telemetry.endpoints import statsd_socket
+from aie_telemetry.endpoints import statsd_socket_to_send_to
 
 ENVIRONMENT_VARIABLE: Final = "AIE_STATSD"
 # sockaddr_un.sun_path holds 108 bytes, the terminating NUL included.
@@ -39,12 +39,12 @@ Endpoint = UnixEndpoint | UdpEndpoint
 
 
 def resolve(endpoint: str | None) -> Endpoint | None:
-    """The endpoint that is meant: `endpoint`, else `$AIE_STATSD`, else the socket of this user's agent. None means off.
+    """The endpoint that is meant: `endpoint`, else `$AIE_STATSD`, else the socket of this user's agent, else of the host's. None means off.
 
     Raises ValueError as `parse` does.
     """
     if endpoint is None:
-        endpoint = os.environ.get(ENVIRONMENT_VARIABLE) or f"unix://{statsd_socket()}"
+        endpoint = os.environ.get(ENVIRONMENT_VARIABLE) or f"unix://{statsd_socket_to_send_to()}"
     return parse(endpoint)
 
 
