@@ -143,5 +143,10 @@ class Engines:
             return "unknown"
         return "up" if entry.processes else "down"
 
+    def down_since_s(self, name: str) -> float | None:
+        """When the last process of an engine was found to be gone, in the time of `prune`; None while it is not down."""
+        entry = self._entries.get(name)
+        return entry.down_since_s if entry else None
+
     def _owner(self, process: ProcessId) -> str | None:
         return next((name for name, entry in self._entries.items() if process in entry.processes), None)

@@ -57,10 +57,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine over the last `Snapshot.window_s` seconds. Histories hold one point a second, oldest first."""
+    """One engine over the last `Snapshot.window_s` seconds. Histories hold one point every `Snapshot.history_step_s` seconds,
+    oldest first, the last one at `Snapshot.time_s`."""
 
     name: str
     state: Literal["up", "down", "unknown"]
+    down_since_s: float | None = None
     kind: str | None = None
     model: str | None = None
     version: str | None = None
@@ -69,7 +71,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float | None = None
     requests_per_second: float | None = None
     errors_per_second: float | None = None
-    outcomes: dict[str, float] = {}
+    outcomes_per_second: dict[str, float] = {}
     running: float | None = None
     waiting: float | None = None
     kv_usage_ratio: float | None = None
@@ -132,11 +134,15 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a source of the agent works, and if not, why. `state` "waiting" is before its first collection."""
+    """Whether a source of the agent works, and if not, why, and since when (seconds since the epoch).
+
+    `state` "waiting" is before its first collection.
+    """
 
     name: str
     state: Literal["up", "down", "waiting"]
     reason: str | None = None
+    down_since_s: float | None = None
     last_success_age_s: float | None = None
 
 
@@ -159,6 +165,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     time_s: float
     window_s: float
+    history_step_s: float = 1.0
     agent: Agent
     host: Host
     findings: tuple[Finding, ...] = ()

@@ -113,7 +113,7 @@ def test_hooks_alone_join_an_engine_without_any_configuration(start: Start, tmp_
 
     def joined() -> api.Engine | None:
         view = engine_view(agent_url, "unannounced")
-        return view if view is not None and view.outcomes.get("ok") and view.processes else None
+        return view if view is not None and view.outcomes_per_second.get("ok") and view.processes else None
 
     view = eventually(joined, alive=agent)
     assert view.metrics_from == ("statsd",)
@@ -161,7 +161,7 @@ def test_agent_restarted_under_a_running_engine(start: Start, tmp_path: Path) ->
     view = eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.processes and view, alive=second)
     assert view.state == "up"
     assert chat(engine_url) == 200
-    eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.outcomes.get("ok"), alive=second)
+    eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.outcomes_per_second.get("ok"), alive=second)
 
 
 def test_flood_leaves_the_agent_answering_within_its_caps(start: Start, tmp_path: Path) -> None:

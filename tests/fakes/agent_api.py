@@ -161,7 +161,7 @@ def engine(name: str, tick: int = 0, **changes: object) -> Engine:
         uptime_s=11_520.0 + tick,
         requests_per_second=6.42 + 0.1 * math.sin(tick),
         errors_per_second=0.0,
-        outcomes={"ok": 6.4, "cancelled": 0.02},
+        outcomes_per_second={"ok": 6.4, "cancelled": 0.02},
         running=running[-1],
         waiting=2.0,
         kv_usage_ratio=0.621 + 0.05 * math.sin(tick / 5),
@@ -306,12 +306,15 @@ def troubled(tick: int = 0) -> Snapshot:
     base = healthy(tick)
     agent = msgspec.structs.replace(base.agent, drops={"statsd: series limit": 1204.0})
     down = Source(
-        name="scrape:embedder", state="down", reason="connection refused at http://127.0.0.1:8001/metrics", last_success_age_s=48.0
+        name="process",
+        state="down",
+        reason="processes of other users are hidden from the agent (/proc is mounted with hidepid)",
+        down_since_s=TIME_S - 48,
     )
     gone = msgspec.structs.replace(
         base.engines[1],
         state="down",
-        note="process 41902 ended 48 s ago",
+        down_since_s=TIME_S - 48,
         requests_per_second=None,
         generation_tokens_per_second=None,
         time_to_first_token=Quantiles(),

@@ -30,9 +30,12 @@ def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
 def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     host = snapshot.host.hostname
     yield from (_finding(finding, host, snapshot.time_s) for finding in snapshot.findings)
-    yield from (_engine_down(engine, host) for engine in snapshot.engines if engine.state == "down")
-    down = [source for source in snapshot.sources if source.state == "down"]
-    yield from (_source_down(source, host, advise=at == 0) for at, source in enumerate(down))
+    lost = {engine.name: engine for engine in snapshot.engines if engine.state == "down"}
+    yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values())
+    # That the page of an engine that is down does not answer is no second problem.
+    explained = {f"scrape:{name}" for name in lost}
+    down = [source for source in snapshot.sources if source.state == "down" and source.name not in explained]
+    yield from (_source_down(source, host, snapshot.time_s, advise=at == 0) for at, source in enumerate(down))
     yield from _drops(snapshot, host)
 
 
@@ -69,19 +72,30 @@ def _finding(finding: Finding, host: str, time_s: float) -> ProblemRow:
     )
 
 
-def _engine_down(engine: Engine, host: str) -> ProblemRow:
+def _engine_down(engine: Engine, host: str, time_s: float) -> ProblemRow:
     why = f": {engine.note}" if engine.note else ""
-    return ProblemRow(severity="critical", summary=f"engine {engine.name} is down{why}", subject=engine.name, host=host)
+    return ProblemRow(
+        severity="critical",
+        summary=f"engine {engine.name} is down: it has no process left{why}",
+        subject=engine.name,
+        host=host,
+        age_s=_age(engine.down_since_s, time_s),
+        advice="Its own log, and the kernel's (`dmesg`), say how it ended; its history stays here for five minutes.",
+    )
 
 
-def _source_down(source: Source, host: str, *, advise: bool) -> ProblemRow:
+def _age(since_s: float | None, time_s: float) -> float | None:
+    return None if since_s is None else max(time_s - since_s, 0.0)
+
+
+def _source_down(source: Source, host: str, time_s: float, *, advise: bool) -> ProblemRow:
     """Without it the agent is blind for something, and silent about that. The same advice is not repeated for each."""
     return ProblemRow(
         severity="warning",
         summary=f"source {source.name} is down: {source.reason or 'no reason given'}",
         subject=source.name,
         host=host,
-        age_s=source.last_success_age_s,
+        age_s=_age(source.down_since_s, time_s),
         advice="`aie-agent check` on that host says what cannot be seen, why, and what to do." if advise else "",
     )
 

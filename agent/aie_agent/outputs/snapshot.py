@@ -46,6 +46,7 @@ class SnapshotBuilder:
             version=api.VERSION,
             time_s=now_s,
             window_s=self._window_s,
+            history_step_s=HISTORY_STEP_S,
             agent=self._agent(now_s, start_s),
             host=self._host(now_s, start_s),
             engines=tuple(self._engine(name, now_s, start_s) for name in self._engines.names()),
@@ -77,6 +78,7 @@ class SnapshotBuilder:
         return api.Engine(
             name=name,
             state=self._engines.state(name),
+            down_since_s=self._engines.down_since_s(name),
             kind=info.get("kind"),
             model=info.get("model") or _label_of(tokens, "model"),
             version=info.get("version"),
@@ -85,7 +87,7 @@ class SnapshotBuilder:
             uptime_s=None if began_s is None else max(now_s - began_s, 0.0),
             requests_per_second=sum(outcomes.values()) if outcomes else None,
             errors_per_second=sum(failed) if outcomes else None,
-            outcomes=outcomes,
+            outcomes_per_second=outcomes,
             running=level("aie_engine_requests_running"),
             waiting=level("aie_engine_requests_waiting"),
             kv_usage_ratio=level("aie_engine_kv_usage_ratio"),
@@ -197,7 +199,13 @@ class SnapshotBuilder:
     def _sources(self, now_s: float) -> Iterable[api.Source]:
         for health in self._health:
             age_s = None if health.last_success_s is None else max(now_s - health.last_success_s, 0.0)
-            yield api.Source(name=health.name, state=health.state, reason=health.reason, last_success_age_s=age_s)
+            yield api.Source(
+                name=health.name,
+                state=health.state,
+                reason=health.reason,
+                down_since_s=health.down_since_s,
+                last_success_age_s=age_s,
+            )
 
     def _agent(self, now_s: float, start_s: float) -> api.Agent:
         store = self._store

@@ -49,6 +49,7 @@ class Health:
     def __init__(self, name: str) -> None:
         self.name = name
         self.reason: str | None = None
+        self.down_since_s: float | None = None
         self.last_success_s: float | None = None
         self.collections = 0
         self.failures = 0
@@ -97,6 +98,7 @@ class Runner:
             if health.reason is not None:
                 log.info("source %s works again", self.source.name)
             health.reason = None
+            health.down_since_s = None
             health.last_success_s = self._clock()
         finally:
             health.seconds += time.perf_counter() - start
@@ -113,5 +115,7 @@ class Runner:
     def _failed(self, reason: str) -> None:
         if self.health.reason != reason:
             log.warning("source %s: %s", self.source.name, reason)
+        if self.health.down_since_s is None:
+            self.health.down_since_s = self._clock()
         self.health.failures += 1
         self.health.reason = reason

@@ -14,13 +14,17 @@ from aie_agent.sources.listeners import tgids_listening_on
 
 
 class ConfiguredEngines:
-    """Looks for the processes of configured engines, so that they need no hooks to be joined."""
+    """Looks for the processes of configured engines, so that they need no hooks to be joined.
+
+    One that was seen and is gone is down, which the engine's own state says: that is no failure of this source.
+    """
 
     name = "engines"
     period_s = 5.0
 
     def __init__(self, engines: Sequence[EngineSection]) -> None:
         self._engines = engines
+        self._seen: set[str] = set()
 
     async def collect(self, now_s: float) -> Batch:
         """Raises SourceError, with what was found all the same, when an engine has no process that can be seen."""
@@ -33,7 +37,9 @@ class ConfiguredEngines:
                 missing.append(f"{engine.name}: {engine.pid_file}: {error}")
                 continue
             batch.hellos += [Hello(engine.name, tgid) for tgid in sorted(tgids)]
-            if not tgids and engine.metrics_url is not None and is_this_host(engine.metrics_url.host):
+            if tgids:
+                self._seen.add(engine.name)
+            elif engine.name not in self._seen and engine.metrics_url is not None and is_this_host(engine.metrics_url.host):
                 missing.append(f"{engine.name}: no process seen to listen at {engine.metrics_url} (not started, or another user's)")
         if missing:
             raise SourceError("; ".join(missing), batch)

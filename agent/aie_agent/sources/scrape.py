@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 
 import aiohttp
@@ -38,7 +39,9 @@ class ScrapeSource:
         except TimeoutError as error:
             raise SourceError(f"{self._url}: no answer within {self._timeout_s:g} s") from error
         except aiohttp.ClientConnectorError as error:
-            reason = error.os_error.strerror or str(error.os_error)
+            # asyncio's own text is "Connect call failed ('127.0.0.1', 8000)"; the system's says why.
+            number = error.os_error.errno
+            reason = os.strerror(number) if number else str(error.os_error)
             raise SourceError(f"{self._url}: {reason}: is the engine running, and is this its address?") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceError(f"{self._url}: {type(error).__name__}: {_one_line(str(error))}") from error

@@ -57,9 +57,17 @@ def test_a_source_that_has_not_begun_is_no_problem() -> None:
 
 
 def test_an_engine_that_is_down_is_a_problem_without_any_finding() -> None:
-    down = fake.snapshot(engines=(fake.engine("llama", state="down", note="process 7 ended"),))
-    (problem,) = frame(state(down)).problems
-    assert (problem.severity, problem.summary) == ("critical", "engine llama is down: process 7 ended")
+    llama = fake.engine("llama", state="down", down_since_s=fake.TIME_S - 30)
+    (problem,) = frame(state(fake.snapshot(engines=(llama,)))).problems
+    assert (problem.severity, problem.summary, problem.age_s) == ("critical", "engine llama is down: it has no process left", 30.0)
+
+
+def test_the_page_of_an_engine_that_is_down_is_no_second_problem() -> None:
+    silent = Source(name="scrape:llama", state="down", reason="connection refused")
+    gone = fake.snapshot(engines=(fake.engine("llama", state="down"),), sources=(silent,))
+    assert [row.subject for row in frame(state(gone)).problems] == ["llama"]
+    hidden = fake.snapshot(engines=(fake.engine("llama", state="up"),), sources=(silent,))
+    assert [row.subject for row in frame(state(hidden)).problems] == ["scrape:llama"]
 
 
 def test_a_finding_is_told_whole() -> None:

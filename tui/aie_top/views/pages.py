@@ -182,7 +182,7 @@ def _traffic(engine: Engine) -> Iterable[tuple[str, str | None]]:
     yield "tokens in", _with(fmt.rate(engine.prompt_tokens_per_second), "tok/s")
     yield "KV cache", _with(fmt.percent(engine.kv_usage_ratio), "in use")
     yield "last token", _with(fmt.age(engine.last_token_age_s), "ago")
-    yield "each second", ", ".join(f"{fmt.rate(number)} {name}" for name, number in engine.outcomes.items()) or None
+    yield "each second", ", ".join(f"{fmt.rate(number)} {name}" for name, number in engine.outcomes_per_second.items()) or None
 
 
 def _on_host(engine: Engine) -> Iterable[tuple[str, str | None]]:
