@@ -24,7 +24,7 @@ import os, socket, sys, time
 family, address, per_packet, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 os.sched_setaffinity(0, {int(sys.argv[5])})
 lines = [
-    b"aie_engine_inter_token_seconds,engine=e%d,model=smollm2:0.0%d|h|@0.1" % (number % 4, number + 10) for number in range(990)
+    b"aie_engine_inter_token_seconds,engine=bench,model=m%d:0.0%d|h|@0.1" % (number % 4, number + 10) for number in range(990)
 ]
 packets = [b"\\n".join(lines[start : start + per_packet]) for start in range(0, len(lines), per_packet)]
 sender = socket.socket(getattr(socket, family), socket.SOCK_DGRAM)

@@ -6,7 +6,6 @@ import logging
 import os
 import select
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,11 +20,28 @@ from aie_telemetry.statsd import Parser
 
 log = logging.getLogger(__name__)
 
-# After so much without a pause, the thread lets the lock and the interpreter go for a moment: a flood may take a core, but not
-# the event loop's turn.
+# After so much the thread lets whoever waits for its sums have them: a flood may take a core, but not the event loop's turn.
 BATCH_PACKETS: Final = 64
 BATCH_BYTES: Final = 64 << 10
-GIVE_WAY_S: Final = 50e-6
+
+
+class _FairLock:
+    """A lock that its last holder cannot take again while somebody waits for it.
+
+    Under a flood the thread asks for the lock again at once, and would get an ordinary one nearly always. Sleeping between
+    batches instead would give the CPU away too, for milliseconds where others want it.
+    """
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._held = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
 
 
 @dataclass(slots=True)
@@ -46,9 +62,10 @@ class Receiver:
         self._received = Received()
         self._aggregator = aggregator
         self._heard = Heard()
+        self._last_sender: tuple[Identity, int | None] | None = None
         self._parser = Parser(datadog=datadog)
         self._relay = relay
-        self._lock = threading.Lock()
+        self._lock = _FairLock()
         self._listeners: tuple[Listener, ...] = ()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopped = False
@@ -74,6 +91,7 @@ class Receiver:
     def swap(self, now_s: float) -> tuple[Interval, set[Hello], set[Identity]]:
         """What came in since the last time: the sums, the senders that are known, those that claim a pid."""
         with self._lock:
+            self._last_sender = None
             return self._aggregator.swap(now_s), *self._heard.take()
 
     def totals(self) -> Received:
@@ -109,30 +127,26 @@ class Receiver:
             for descriptor in (self._wake, *by_descriptor):
                 poll.register(descriptor, select.POLLIN)
             while listeners is self._listeners and not self._stopped:
-                busy = False
                 for descriptor, _ in poll.poll():
                     if descriptor == self._wake:
                         _drain(self._wake)
                     else:
-                        busy |= self._read_batch(by_descriptor[descriptor])
-                if busy:
-                    time.sleep(GIVE_WAY_S)
+                        self._read_batch(by_descriptor[descriptor])
 
-    def _read_batch(self, listener: Listener) -> bool:
-        """Reads what waits, at most a batch. Returns whether more may wait."""
+    def _read_batch(self, listener: Listener) -> None:
+        """Reads what waits, at most a batch."""
         size = 0
         with self._lock:
             if listener not in self._listeners:  # closed since the poll
-                return False
+                return
             for _ in range(BATCH_PACKETS):
                 packet = listener.receive()
                 if packet is None:
-                    return False
+                    return
                 self._take(packet, listener.label)
                 size += len(packet.data)
                 if size > BATCH_BYTES:
-                    break
-        return True
+                    return
 
     def _take(self, packet: Packet, label: str) -> None:
         received = self._received
@@ -146,18 +160,20 @@ class Receiver:
         elif self._relay is not None:
             self._relay.send(data)
         add = self._aggregator.add
-        last: Identity | None = None
+        last = self._last_sender
         for parsed in self._parser.packet(data):
             for sample in parsed.samples:
                 received.samples += 1
                 identity = add(sample)
-                if identity is not None and identity != last:
+                if identity is not None and (identity, packet.tgid) != last:
                     self._heard.add(identity, packet.tgid, may_claim=packet.may_claim)
-                    last = identity
+                    last = (identity, packet.tgid)
             for refusal in parsed.refusals:
                 received.refused[refusal.reason] += 1
             if parsed.ignored is not None:
                 received.ignored[parsed.ignored] += 1
+        # One process mostly sends for one engine, packet after packet. Without credentials the next may be somebody else.
+        self._last_sender = last if packet.tgid is not None else None
 
 
 def _drain(eventfd: int) -> None:

@@ -101,13 +101,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
-        self._sure: set[Hello] = set()
+        self._sure: set[tuple[str, int]] = set()  # plain, since this is looked up for every packet
         self._claims: set[Identity] = set()
 
     def add(self, identity: Identity, credential_tgid: int | None, *, may_claim: bool) -> None:
         """Somebody sent for an engine: a process that the kernel vouches for, or one that may claim a pid and does."""
         if credential_tgid is not None:
-            self._keep(self._sure, Hello(identity.engine, credential_tgid))
+            self._keep(self._sure, (identity.engine, credential_tgid))
         elif identity.claimed_pid is not None:
             if may_claim:
                 self._keep(self._claims, identity)
@@ -118,7 +118,7 @@ class Heard:
         """Senders that are known for sure, and those that claim a pid."""
         sure, claims = self._sure, self._claims
         self._sure, self._claims = set(), set()
-        return sure, claims
+        return {Hello(*pair) for pair in sure}, claims
 
     def _keep(self, known: set[_Item], item: _Item) -> None:
         if item in known:
