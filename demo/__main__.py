@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -23,6 +25,24 @@ HEADLESS_SECONDS = 30.0
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How the demo is watched: what `aie-top` is told, and how much traffic goes before it."""
+
+    top_arguments: tuple[str, ...] = ()
+    traffic_seconds: float = 0.0
+
+
+def mode_of(picture: str | None) -> Mode:
+    """A picture where one is asked for; else live on a terminal, and a report without one or with HEADLESS=1."""
+    if picture is not None:
+        # Longer than the window, so that the rush of the measurement before it is not in the picture.
+        return Mode(("--export-svg", picture, "--size", "110x30"), 75.0)
+    if os.environ.get("HEADLESS", "") not in ("", "0") or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Mode(("--once",), HEADLESS_SECONDS)
+    return Mode()
 
 
 class DemoError(Exception):
@@ -95,7 +115,7 @@ async def stack(directory: Path) -> AsyncIterator[tuple[str, str]]:
     engine_log, agent_log = directory / "engine.log", directory / "agent.log"
     engine_arguments = ("serve", "--model", "smollm2", "--name", ENGINE_NAME, "--port", "0")
     with program("aie-engine", *engine_arguments, log=engine_log, environment=environment) as engine:
-        say("loading SmolLM2-135M-Instruct (the first time takes some ten seconds longer)")
+        say("loading SmolLM2-135M-Instruct")
         engine_url = await url_announced("aie-engine", engine, engine_log)
         await ready(engine_url, engine, engine_log)
         config = directory / "agent.toml"
@@ -119,14 +139,12 @@ def report_what_is_not_visible(config: Path) -> None:
         print("\n".join(["demo: not visible here, which the demo does without:", *(f"  {line}" for line in hidden)]), flush=True)
 
 
-async def show(agent_url: str, *, headless: bool) -> int:
-    """`aie-top` until the user quits; or, without a terminal, half a minute of traffic and one report."""
-    arguments = [BIN / "aie-top", "--connect", agent_url]
-    if headless:
-        say(f"{HEADLESS_SECONDS:.0f} s of traffic, then one report")
-        await asyncio.sleep(HEADLESS_SECONDS)
-        arguments.append("--once")
-    process = await asyncio.create_subprocess_exec(*map(str, arguments))
+async def show(agent_url: str, mode: Mode) -> int:
+    """`aie-top`, after some traffic where nobody watches."""
+    if mode.traffic_seconds:
+        say(f"{mode.traffic_seconds:.0f} s of traffic")
+        await asyncio.sleep(mode.traffic_seconds)
+    process = await asyncio.create_subprocess_exec(str(BIN / "aie-top"), "--connect", agent_url, *mode.top_arguments)
     try:
         return await process.wait()
     finally:
@@ -135,7 +153,7 @@ async def show(agent_url: str, *, headless: bool) -> int:
             await process.wait()
 
 
-async def demo(directory: Path, *, headless: bool) -> int:
+async def demo(directory: Path, mode: Mode) -> int:
     """The whole demo; returns the exit status."""
     async with stack(directory) as (engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
         say("measuring what the engine takes on this machine")
@@ -143,23 +161,23 @@ async def demo(directory: Path, *, headless: bool) -> int:
         rate = SHARE_OF_CAPACITY * capacity
         say(f"it takes {capacity:.2f} requests/s of the mix; sending {rate:.2f}/s (85 % short, 12 % middle, 3 % long prompts)")
         sending = asyncio.create_task(traffic.run(rate))
-        status = await show(agent_url, headless=headless)
+        status = await show(agent_url, mode)
         sending.cancel()
         failed = {outcome: count for outcome, count in traffic.outcomes.items() if outcome != "200"}
         say(f"{traffic.outcomes['200']} requests answered" + (f", others: {failed}" if failed else ""))
-        if headless and (failed or not traffic.outcomes["200"]):
-            return 1
-        return status
+        return 1 if failed or not traffic.outcomes["200"] else status
 
 
 def main() -> int:
     """Exit status 0 when all went well, 1 when something did not work, 130 on Ctrl-C."""
-    headless = os.environ.get("HEADLESS", "") not in ("", "0") or not (sys.stdin.isatty() and sys.stdout.isatty())
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--picture", metavar="FILE", help="write a picture (SVG) of aie-top after a minute of traffic, and end")
+    mode = mode_of(parser.parse_args().picture)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     directory = Path(tempfile.mkdtemp(prefix="aie-demo-"))
     try:
-        return asyncio.run(demo(directory, headless=headless))
+        return asyncio.run(demo(directory, mode))
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
