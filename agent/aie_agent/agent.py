@@ -54,15 +54,19 @@ class Agent:
         )
         self._statsd = StatsdSource.from_config(config.statsd)
         self._processes = ProcessSource(self._engines, procfs, period_s=config.sources.process_period)
-        sources: list[Source] = [self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes]
-        sources += _configured(config)
+        scrapes = list(_scrapes(config))
+        sources: list[Source] = [self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes, *scrapes]
+        if config.engines:
+            sources.append(ConfiguredEngines(config.engines))
         runners = [Runner(source, self._deliver, self._clock) for source in sources]
         health = [runner.health for runner in runners]
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(self._store, self._engines, self._processes, health, about, float(config.store.window))
         self._page = PrometheusPage(self._store)
         self._http = HttpServer(self._store, lambda: self._page.render(self._clock()))
-        own = SelfSource(about, self._store, health, extra=(self._statsd.counts, self._http.counts))
+        own = SelfSource(
+            about, self._store, health, extra=(self._statsd.counts, self._http.counts, *(scrape.counts for scrape in scrapes))
+        )
         self._runners = [*runners, Runner(own, self._deliver, self._clock)]
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
@@ -111,10 +115,8 @@ class Agent:
         await self._http.publish(self._snapshots.build(now_s))
 
 
-def _configured(config: Config) -> Iterable[Source]:
-    """The sources that exist only for engines that the configuration names."""
-    if config.engines:
-        yield ConfiguredEngines(config.engines)
+def _scrapes(config: Config) -> Iterable[ScrapeSource]:
+    """One source for each engine of which the configuration knows the page."""
     for engine in config.engines:
         if engine.metrics_url is not None:
             yield ScrapeSource(

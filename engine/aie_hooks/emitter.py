@@ -68,8 +68,9 @@ class Emitter:
     ) -> None:
         """`endpoint` is `unix:///path`, `udp://host:port` or `off`; None means `$AIE_STATSD`, else this user's agent.
 
-        `tags` are added to every metric. An infinite `flush_interval_s` means no thread: only `flush` sends then. Raises
-        ValueError for a malformed endpoint, interval or budget, and for an engine or tags that the dialect cannot say.
+        `tags` are added to every metric of your own, and to those of the catalogue that have such a label. An infinite
+        `flush_interval_s` means no thread: only `flush` sends then. Raises ValueError for a malformed endpoint, interval or
+        budget, and for an engine or tags that the dialect cannot say.
         """
         if not flush_interval_s > 0:
             raise ValueError(f"flush_interval_s must be above 0, not {flush_interval_s!r}")

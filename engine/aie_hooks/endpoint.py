@@ -39,9 +39,9 @@ Endpoint = UnixEndpoint | UdpEndpoint
 
 
 def resolve(endpoint: str | None) -> Endpoint | None:
-    """The endpoint that is meant: `endpoint`, else `$AIE_STATSD`, else the socket of this user's agent, else of the host's. None means off.
+    """The endpoint that is meant: `endpoint`, else `$AIE_STATSD`, else the socket of this user's agent or of the host's.
 
-    Raises ValueError as `parse` does.
+    None means off. Raises ValueError as `parse` does.
     """
     if endpoint is None:
         endpoint = os.environ.get(ENVIRONMENT_VARIABLE) or f"unix://{statsd_socket_to_send_to()}"

@@ -33,6 +33,8 @@ def frame_of(name: str, kind: Kind, labels: Mapping[str, str], tags: Tags, diale
     """
     if name.startswith(RESERVED_PREFIX):
         _check_catalogue(name, kind, labels, tags)
+        # A metric of ours has the labels of the catalogue and no others: an agent would refuse it.
+        tags = tuple((key, value) for key, value in tags if key in CATALOGUE[name].labels)
     every = sorted(_unique((*tags, *((key, _sayable(value, dialect)) for key, value in labels.items()))))
     if len(every) > MAX_TAGS:
         raise ValueError(f"{name} has {len(every)} labels, more than {MAX_TAGS}")

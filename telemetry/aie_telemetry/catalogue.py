@@ -170,6 +170,8 @@ _AGENT_METRICS: Final = (
              "Samples not taken into the store: series_limit, kind_conflict, reserved_name, bad_labels, out_of_order."),
     _counter("aie_agent_samples_shadowed_total", "samples", (),
              "Samples passed over because a better source reports the same metric of the same engine (page before StatsD before eBPF)."),
+    _counter("aie_agent_scrape_refused_total", "samples", ("engine", "reason"),
+             "Samples of an engine's page not taken, by reason: foreign or missing labels, another kind, duplicate, not_finite, bad_histogram, series_limit."),
     _counter("aie_agent_statsd_packets_total", "packets", ("socket",), "StatsD packets received, by socket: unix, udp."),
     _counter("aie_agent_statsd_bytes_total", "bytes", ("socket",), "StatsD bytes received."),
     _counter("aie_agent_statsd_samples_total", "samples", (), "Samples parsed from StatsD lines."),

@@ -222,9 +222,10 @@ class SnapshotBuilder:
 
     def _drops(self) -> dict[str, float]:
         counted = {
-            f"{what}:{next((value for _, value in series.tags), '')}": series.value
+            f"{what}:{' '.join(value for _, value in series.tags)}": series.value
             for metric, what in (
                 ("aie_agent_samples_refused_total", "samples"),
+                ("aie_agent_scrape_refused_total", "page"),
                 ("aie_agent_statsd_dropped_total", "statsd"),
                 ("aie_agent_statsd_kernel_drops_total", "kernel"),
                 ("aie_agent_relay_dropped_total", "relay"),

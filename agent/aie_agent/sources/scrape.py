@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Iterable
 
 import aiohttp
 
 from aie_agent.samples import Batch
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.scrape_page import PREFIX, Reading, read_page
+from aie_agent.sources.selfmetrics import Count
 from aie_telemetry.exposition import Page, PageParser
 
 MAX_PAGE_BYTES = 8 << 20
@@ -53,6 +55,11 @@ class ScrapeSource:
         if not reading.points and not reading.histograms:
             raise SourceError(f"{self._url}: a metrics page without {PREFIX}* metrics: this version reads aie-engine's pages only")
         return Batch(self.name, now_s, reading.points, reading.histograms)
+
+    def counts(self) -> Iterable[Count]:
+        """For the agent's own metrics."""
+        for reason, count in self.refused.items():
+            yield "aie_agent_scrape_refused_total", (self._engine, reason), float(count)
 
     async def close(self) -> None:
         """Closes the connection."""
