@@ -1,0 +1,92 @@
+"""Engines of the configuration, found by the socket that they listen on or by a pid file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aie_agent import config
+from aie_agent.samples import Hello
+from aie_agent.sources.base import SourceError
+from aie_agent.sources.configured import ConfiguredEngines
+from aie_agent.sources.listeners import tgids_listening_on
+
+LISTEN = """
+import socket
+listener = socket.socket(socket.{family})
+listener.bind(({host!r}, 0))
+listener.listen()
+print(listener.getsockname()[1], flush=True)
+input()
+"""
+
+
+def listener(family: str, host: str) -> Iterator[tuple[int, int]]:
+    code = LISTEN.format(family=family, host=host)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.pid, int(process.stdout.readline())
+        process.kill()
+
+
+@pytest.fixture(params=[("AF_INET", "127.0.0.1"), ("AF_INET6", "::1")], ids=["ipv4", "ipv6"])
+def listening(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
+    """Another process that listens: its pid and its port."""
+    yield from listener(*request.param)
+
+
+def source(text: str) -> ConfiguredEngines:
+    return ConfiguredEngines(config.parse(config.tomllib.loads(text), "test").engines)
+
+
+def test_who_listens(listening: tuple[int, int]) -> None:
+    pid, port = listening
+    assert tgids_listening_on(port) == {pid}
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert tgids_listening_on(bound.getsockname()[1]) == set(), "bound is not listening"
+
+
+async def test_engine_is_joined_by_its_page(listening: tuple[int, int]) -> None:
+    pid, port = listening
+    found = await source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://localhost:{port}/metrics"').collect(1.0)
+    assert found.hellos == [Hello("chat", pid)]
+
+
+async def test_engine_that_was_never_there_is_a_reason_and_one_that_went_is_not(listening: tuple[int, int]) -> None:
+    pid, port = listening
+    engines = source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://127.0.0.1:{port}/metrics"')
+    await engines.collect(1.0)
+    os.kill(pid, 9)
+    await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert (await engines.collect(2.0)).hellos == [], "that it is down is the engine's state, not this source's"
+    never = source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://127.0.0.1:{port}/metrics"')
+    with pytest.raises(SourceError, match="chat: no process seen to listen"):
+        await never.collect(1.0)
+
+
+async def test_pid_file(tmp_path: Path) -> None:
+    file = tmp_path / "chat.pid"
+    file.write_text(f"{os.getpid()}\n")
+    engines = source(f'[[engines]]\nname = "chat"\npid_file = "{file}"')
+    assert (await engines.collect(1.0)).hellos == [Hello("chat", os.getpid())]
+    file.write_text("soon")
+    with pytest.raises(SourceError, match=r"chat\.pid"):
+        await engines.collect(2.0)
+    file.unlink()
+    with pytest.raises(SourceError, match=r"chat\.pid"):
+        await engines.collect(3.0)
+
+
+async def test_an_engine_on_another_host_is_not_looked_for() -> None:
+    assert (await source('[[engines]]\nname = "far"\nmetrics_url = "http://192.0.2.1:8000/metrics"').collect(1.0)).hellos == []

@@ -1,0 +1,23 @@
+"""The agent's time never goes back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from aie_agent.clock import SteadyClock
+
+
+def test_a_wall_clock_that_is_set_back_or_forth(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, monotonic = 1000.0, 50.0
+    monkeypatch.setattr(time, "time", lambda: wall)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic)
+    clock = SteadyClock()
+    assert clock() == 1000.0
+    wall, monotonic = 400.0, 51.0  # set back by ten minutes
+    assert clock() == 1001.0
+    wall, monotonic = 401.0, 52.0
+    assert clock() == 1002.0
+    wall, monotonic = 5000.0, 53.0  # set forth
+    assert clock() == 5000.0
