@@ -25,7 +25,7 @@ lint: setup-dev ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy --strict demo
+	@$(BIN)/mypy --strict demo bench
 
 format: setup-dev ## what lint would complain about, where it can be mended by a program
 	@$(BIN)/ruff check --fix .

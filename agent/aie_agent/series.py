@@ -50,6 +50,10 @@ class Ring:
         return old + bisect_right(self._times, time_s, 0, self._start)
 
 
+BREAK = float("nan")
+"""A value in a ring that is none: what stands behind it does not continue what stands before it."""
+
+
 class Series:
     """A counter or gauge. `valid_until_s` is when its last value stops counting as current."""
 
@@ -70,6 +74,13 @@ class Series:
         self.value = value
         self.last_time_s = time_s
         self.ring.append(time_s, value)
+
+    def interrupt(self) -> None:
+        """What comes next is another's count: it is not current until then, and the step to it is no rise."""
+        self.valid_until_s = 0.0
+        if self.kind is Kind.COUNTER:
+            self.ring.append(self.last_time_s, BREAK)
+            self.value = 0.0
 
 
 class HistogramSeries:
@@ -103,7 +114,7 @@ class HistogramSeries:
         self.valid_until_s = 0.0
         self._capacity = capacity
         self._times: list[float] = []
-        self._states: list[Sequence[float]] = []
+        self._states: list[Sequence[float] | None] = []
 
     def append(self, time_s: float, counts: Sequence[float], total: float) -> None:
         """Notes the newest state: `counts` per bucket, one more than the bounds, and the sum of all values."""
@@ -118,7 +129,15 @@ class HistogramSeries:
         if len(self._times) > self._capacity:
             del self._times[0], self._states[0]
 
-    def since(self, time_s: float) -> Iterator[tuple[float, Sequence[float]]]:
-        """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`."""
+    def interrupt(self) -> None:
+        """As `Series.interrupt`: a state of None stands for the break."""
+        self.valid_until_s = 0.0
+        self._times.append(self.last_time_s)
+        self._states.append(None)
+        self.counts = array("d", bytes(8 * (len(self.bounds) + 1)))
+        self.total = 0.0
+
+    def since(self, time_s: float) -> Iterator[tuple[float, Sequence[float] | None]]:
+        """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`; counts None is a break."""
         first = max(bisect_right(self._times, time_s) - 1, 0)
         yield from zip(self._times[first:], self._states[first:], strict=True)

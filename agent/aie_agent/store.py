@@ -86,8 +86,16 @@ class Store:
         if rank < owner_rank and time_s - owner_time_s <= _OWNER_FRESH_S:
             self.shadowed += 1
             return None
+        if owner_rank not in (0, rank):
+            self._hand_over(canonical, name)
         self._owners[canonical, name] = (rank, time_s)
         return tags
+
+    def _hand_over(self, engine: str, name: str) -> None:
+        """Another source reports this metric of the engine from now on. It may use other labels, and counts from another start."""
+        for series in self.all(name):
+            if ("engine", engine) in series.tags:
+                series.interrupt()
 
     def _take_point(self, point: Point, tags: Tags, batch: Batch, valid_until_s: float) -> None:
         series = self._series.get((point.name, tags))

@@ -22,9 +22,16 @@ def increase(series: Series, start_s: float, now_s: float) -> tuple[float, float
     begin_s, last = max(first[0], start_s), first[1]
     gained = 0.0
     for _, value in points:
-        gained += value - last if value >= last else value
+        gained += _gain(last, value)
         last = value
     return (gained, now_s - begin_s) if now_s > begin_s else None
+
+
+def _gain(before: float, value: float) -> float:
+    """From one point of a counter to the next. Nothing into or out of a break, which is NaN and unequal to itself."""
+    if before != before or value != value:
+        return 0.0
+    return value - before if value >= before else value
 
 
 def rate(all_series: Iterable[Series], start_s: float, now_s: float) -> float | None:
@@ -41,7 +48,7 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
     gained = [0.0] * (len(series.bounds) + 1)
     last: Sequence[float] | None = None
     for _, counts in series.since(start_s):
-        if last is not None:
+        if last is not None and counts is not None:
             base = last if sum(counts) >= sum(last) else [0.0] * len(counts)
             gained = [g + max(now - before, 0.0) for g, now, before in zip(gained, counts, base, strict=True)]
         last = counts
@@ -102,9 +109,11 @@ def rate_history(all_series: Iterable[Series], now_s: float, points: int, step_s
     for series in all_series:
         known = list(series.ring.since(start_s))
         for (begin_s, before), (end_s, value) in pairwise(known):
-            gained = value - before if value >= before else value
+            gained = _gain(before, value)
             # The newest point is up to a period old: its rate holds until the next one is due.
             until_s = end_s + 1.5 * step_s if end_s == series.last_time_s else end_s
+            if end_s == begin_s:  # a break
+                continue
             for step in _steps(begin_s, until_s, start_s, points, step_s):
                 history[step] = (history[step] or 0.0) + gained / (end_s - begin_s)
     return tuple(history)

@@ -177,9 +177,9 @@ class HttpServer:
 def _as_series(series: AnySeries, *, with_points: bool) -> api.Series:
     points: list[tuple[float, float]] = []
     if with_points and isinstance(series, HistogramSeries):
-        points = [(time_s, sum(counts)) for time_s, counts in series.since(0.0)]
+        points = [(time_s, sum(counts)) for time_s, counts in series.since(0.0) if counts is not None]
     elif with_points and not isinstance(series, HistogramSeries):
-        points = list(series.ring.since(0.0))
+        points = [(time_s, value) for time_s, value in series.ring.since(0.0) if value == value]
     return api.Series(name=series.name, kind=str(series.kind), labels=dict(series.tags), points=tuple(points))
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aie_agent.analysis.window import bucket_increase, increase, rate
 from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.series import Ring
 from aie_agent.store import Store
@@ -160,3 +161,47 @@ def test_new_buckets_start_anew() -> None:
     assert series.bounds == (1.0, 2.0)
     assert list(series.counts) == [1.0, 0.0, 0.0]
     assert store.size == 5
+
+
+REQUESTS = "aie_engine_generation_tokens_total"
+
+
+def tokens(value: float, *, delta: bool = False, model: str = "m") -> Point:
+    return Point(REQUESTS, Kind.COUNTER, (("engine", "e"), ("model", model)), value, delta)
+
+
+def test_a_better_source_that_takes_over_makes_no_jump() -> None:
+    store = make_store()
+    store.apply(Batch("statsd", 100.0, [tokens(3, delta=True)]))
+    store.apply(Batch("scrape:e", 101.0, [tokens(50_000)]))
+    store.apply(Batch("scrape:e", 102.0, [tokens(50_010)]))
+    assert rate(store.scalars(REQUESTS), 42.0, 102.0) == pytest.approx((3 + 10) / 3, rel=0.01)
+    assert store.current(REQUESTS, 102.0) == 50_010
+
+
+def test_a_worse_source_that_takes_over_counts_from_its_own_start() -> None:
+    store = make_store()
+    store.apply(Batch("scrape:e", 100.0, [tokens(50_000)]))
+    store.apply(Batch("scrape:e", 101.0, [tokens(50_010)]))
+    store.apply(Batch("statsd", 110.0, [tokens(5, delta=True)]))
+    store.apply(Batch("statsd", 111.0, [tokens(5, delta=True)]))
+    assert store.current(REQUESTS, 111.0) == 10
+    assert increase(store.scalars(REQUESTS)[0], 100.0, 111.0) == (20.0, 11.0)
+
+
+def test_what_the_other_source_said_under_other_labels_is_not_added() -> None:
+    store = make_store()
+    store.apply(Batch("statsd", 100.0, [gauge(2, tags=(("engine", "e"), ("model", "/models/m")))]))
+    store.apply(Batch("scrape:e", 101.0, [gauge(2)]))
+    assert store.current(RUNNING, 101.0, engine="e") == 2
+
+
+def test_histograms_are_handed_over_without_a_jump() -> None:
+    store = make_store()
+    name = "aie_engine_queue_seconds"
+    bounds = (1.0,)
+    store.apply(Batch("statsd", 100.0, histograms=[HistogramPoint(name, ENGINE, bounds, (2.0, 1.0), 3.0, delta=True)]))
+    store.apply(Batch("scrape:e", 101.0, histograms=[HistogramPoint(name, ENGINE, bounds, (700.0, 300.0), 900.0)]))
+    store.apply(Batch("scrape:e", 102.0, histograms=[HistogramPoint(name, ENGINE, bounds, (704.0, 300.0), 901.0)]))
+    (series,) = store.histograms(name)
+    assert bucket_increase(series, 42.0) == [2 + 4, 1]
