@@ -6,7 +6,13 @@ import os
 import shutil
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The same examples at every run of CI, so that it judges the change and not the dice; new ones on a developer's machine.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # Where `make setup-system` puts what it takes out of Debian packages.
 SYSTEM_BIN = Path("/usr/local/lib/aie/bin")

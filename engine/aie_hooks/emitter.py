@@ -76,7 +76,7 @@ class Emitter:
             raise ValueError(f"flush_interval_s must be above 0, not {flush_interval_s!r}")
         self.engine = engine
         self._dialect: Dialect = dialect
-        self._tags = constant_tags(engine, tags)
+        self._tags = constant_tags(engine, tags, dialect)
         self._clock = clock
         # Its own generator: drawing from the shared one would change what a seeded engine samples.
         self._rng = rng or random.Random()

@@ -18,11 +18,14 @@ _SEPARATORS: Final[dict[Dialect, re.Pattern[str]]] = {"telegraf": re.compile(r"[
 _log = logging.getLogger(__name__)
 
 
-def constant_tags(engine: str, tags: Iterable[tuple[str, str]]) -> Tags:
-    """The tags of every metric of an emitter. Raises ValueError for an empty engine and for a tag that is there twice."""
+def constant_tags(engine: str, tags: Iterable[tuple[str, str]], dialect: Dialect) -> Tags:
+    """The tags of every metric of an emitter. Raises ValueError for an empty engine, for a tag that is there twice, and for
+    what the dialect cannot say."""
     if not engine:
         raise ValueError("an engine needs a name")
-    return _unique((("engine", engine), *tags))
+    every = _unique((("engine", engine), *tags))
+    encode_series("any", every, dialect)
+    return every
 
 
 def frame_of(name: str, kind: Kind, labels: Mapping[str, str], tags: Tags, dialect: Dialect) -> Frame:

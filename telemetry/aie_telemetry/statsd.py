@@ -44,14 +44,14 @@ _SERVICE_CHECK: Final = re.compile(r"_sc\|[^|]+\|[0-3](?:\|.*)?", re.ASCII | re.
 # DogStatsD fields that may contain ':' and carry nothing that aie keeps: container id, external data, cardinality.
 _DROPPED_FIELDS: Final = ("c:", "e:", "card:")
 
-# What `encode` can write so that every server reads the same back.
-_NAME_OUT: Final = re.compile(r"(?!_e\{|_sc$)[^\s:|,.]+")
-_KEY_OUT: Final = re.compile(r"[^\s:|,=]+")
+# What `encode` can write so that every server reads the same back. Lone surrogates are no UTF-8.
+_NAME_OUT: Final = re.compile(r"(?!_e\{|_sc$)[^\s:|,.\ud800-\udfff]+")
+_KEY_OUT: Final = re.compile(r"[^\s:|,=\ud800-\udfff]+")
 _VALUE_OUT: Final[dict[Dialect, re.Pattern[str]]] = {
-    "telegraf": re.compile(r"[^\n\r:|,]*"),
-    "datadog": re.compile(r"(?:[^\s|,](?:[^\n\r|,]*[^\s|,])?)"),
+    "telegraf": re.compile(r"[^\n\r:|,\ud800-\udfff]*"),
+    "datadog": re.compile(r"(?:[^\s|,\ud800-\udfff](?:[^\n\r|,\ud800-\udfff]*[^\s|,\ud800-\udfff])?)"),
 }
-_SET_MEMBER_OUT: Final = re.compile(r"(?![+-])[^\n\r:|]*")
+_SET_MEMBER_OUT: Final = re.compile(r"(?![+-])[^\n\r:|\ud800-\udfff]*")
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):

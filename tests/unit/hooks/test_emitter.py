@@ -43,7 +43,7 @@ def test_over_udp(udp_receiver: UdpReceiver, dialect: Dialect) -> None:
 
 
 def test_a_counter_is_one_exact_sum(receiver: UnixReceiver, socket_path: Path, dialect: Dialect) -> None:
-    emitter = manual_emitter(f"unix://{socket_path}", dialect=dialect, tags=[("zone", "a")])
+    emitter = manual_emitter(f"unix://{socket_path}", dialect=dialect)
     tokens = emitter.counter(TOKENS, model="m")
     amounts = [1, 0, 2**40, 0.5, 12345.678]
     for amount in amounts:
@@ -52,7 +52,18 @@ def test_a_counter_is_one_exact_sum(receiver: UnixReceiver, socket_path: Path, d
     emitter.flush()
     (sample,) = [sample for sample in receiver.samples() if sample.name == TOKENS]
     assert sample.value == sum(amounts)
-    assert sample.tags == (("engine", "chat"), ("model", "m"), ("zone", "a"))
+    assert sample.tags == (("engine", "chat"), ("model", "m"))
+
+
+def test_constant_tags_go_where_they_are_known(receiver: UnixReceiver, socket_path: Path, dialect: Dialect) -> None:
+    """An agent refuses a metric of the catalogue with a label that is not in it."""
+    emitter = manual_emitter(f"unix://{socket_path}", dialect=dialect, tags=[("zone", "a"), ("model", "m")])
+    emitter.counter(TOKENS).add(1)
+    emitter.counter("mine").add(1)
+    emitter.flush()
+    tags = {sample.name: sample.tags for sample in receiver.samples()}
+    assert tags[TOKENS] == (("engine", "chat"), ("model", "m"))
+    assert tags["mine"] == (("engine", "chat"), ("model", "m"), ("zone", "a"))
 
 
 def test_a_counter_is_announced_at_zero(receiver: UnixReceiver, socket_path: Path) -> None:
