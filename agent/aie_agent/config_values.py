@@ -6,20 +6,17 @@ Each is the Python type it stands for, with a `parse` that raises ValueError wit
 from __future__ import annotations
 
 import ipaddress
-import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from aie_telemetry.durations import ACCEPTED, parse_duration
 from aie_telemetry.endpoints import AGENT_HTTP_PORT
 
 OFF: Final = "off"
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
-
-def is_this_host(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a host name or address is the loopback, without asking a name server."""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -32,11 +29,10 @@ class Duration(float):
 
     @classmethod
     def parse(cls, value: object) -> Duration:
-        """Raises ValueError for anything but a string with a number and a unit; a bare number would leave the unit to guessing."""
-        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-        if match is None:
-            raise ValueError(f'expected a duration with a unit, such as "500ms", "10s", "5m" or "1h", got {value!r}')
-        return cls(float(match[1]) * _UNIT_SECONDS[match[2]])
+        """Raises ValueError for anything but a string with a number and a unit."""
+        if not isinstance(value, str):
+            raise ValueError(f"expected {ACCEPTED}, got {value!r}")
+        return cls(parse_duration(value))
 
 
 class Address(str):
@@ -57,7 +53,7 @@ class Address(str):
     @property
     def is_loopback(self) -> bool:
         """Whether only this host can reach it."""
-        return is_this_host(self.host)
+        return is_loopback(self.host)
 
     @classmethod
     def parse(cls, value: object) -> Address:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,18 +39,32 @@ class HistogramPoint(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """A process said that it belongs to an engine. `tgid` is its pid as the agent sees it."""
+    """A process said that it belongs to an engine. `tgid` is its pid as the agent sees it; None when that cannot be known."""
 
     engine: str
-    tgid: int
+    tgid: int | None
 
 
 @dataclass(slots=True)
 class Batch:
-    """All that one collection of one source brought, taken at one time (seconds since the epoch)."""
+    """All that one collection of one source brought, taken at one time (seconds since the epoch).
+
+    `period_s` is how long until the next one is due: what counts as current depends on it.
+    """
 
     source: str
     time_s: float
     points: list[Point] = field(default_factory=list)
     histograms: list[HistogramPoint] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
+    period_s: float = 1.0
+
+
+Count = tuple[str, tuple[str, ...], float]
+"""A number that a part of the agent counts of itself: a metric, its label values in the catalogue's order, the value."""
+
+
+def labelled(name: str, counts: Mapping[str, float]) -> Iterable[Count]:
+    """A metric with one label, from a mapping of its values."""
+    for value, count in counts.items():
+        yield name, (value,), float(count)

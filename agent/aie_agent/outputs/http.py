@@ -12,8 +12,8 @@ import msgspec
 from aiohttp import web
 
 from aie_agent.config_values import Address
+from aie_agent.samples import Count
 from aie_agent.series import HistogramSeries
-from aie_agent.sources.selfmetrics import Count
 from aie_agent.store import AnySeries, Store
 from aie_telemetry import api
 from aie_telemetry.exposition import CONTENT_TYPE

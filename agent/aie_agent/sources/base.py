@@ -108,8 +108,12 @@ class Runner:
             batch = await self.source.collect(self._clock())
         except SourceError as error:
             if error.batch is not None:
-                self._deliver(error.batch)
+                self._hand_over(error.batch)
             raise
+        self._hand_over(batch)
+
+    def _hand_over(self, batch: Batch) -> None:
+        batch.period_s = self.source.period_s
         self._deliver(batch)
 
     def _failed(self, reason: str) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 
 import aiohttp
 
-from aie_agent.samples import Batch
+from aie_agent.samples import Batch, Count
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.scrape_page import PREFIX, Reading, read_page
-from aie_agent.sources.selfmetrics import Count
 from aie_telemetry.exposition import Page, PageParser
 
 MAX_PAGE_BYTES = 8 << 20

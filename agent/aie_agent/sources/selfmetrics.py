@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from aie_agent.about import About
-from aie_agent.samples import Batch, Point
+from aie_agent.samples import Batch, Count, Point, labelled
 from aie_agent.sources.base import Health
 from aie_agent.store import Store
 from aie_telemetry.catalogue import CATALOGUE
-
-Count = tuple[str, tuple[str, ...], float]
-"""A metric's name, its label values in the catalogue's order, its value."""
 
 
 class SelfSource:
@@ -67,12 +64,6 @@ class SelfSource:
         yield "aie_agent_samples_shadowed_total", (), float(store.shadowed)
         yield from labelled("aie_agent_samples_total", store.accepted)
         yield from labelled("aie_agent_samples_refused_total", store.refused)
-
-
-def labelled(name: str, counts: Mapping[str, float]) -> Iterable[Count]:
-    """A metric with one label, from a mapping of its values."""
-    for value, count in counts.items():
-        yield name, (value,), float(count)
 
 
 def _point(name: str, values: tuple[str, ...], value: float) -> Point:

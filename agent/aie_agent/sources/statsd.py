@@ -11,11 +11,10 @@ from pathlib import Path
 
 from aie_agent.config import StatsdSection
 from aie_agent.config_values import OFF
-from aie_agent.samples import Batch
+from aie_agent.samples import Batch, Count, labelled
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.procfs import Procfs
 from aie_agent.sources.relay import Relay
-from aie_agent.sources.selfmetrics import Count, labelled
 from aie_agent.sources.statsd_aggregate import Aggregator
 from aie_agent.sources.statsd_listeners import Listener, UdpListener, UnixListener
 from aie_agent.sources.statsd_receiver import Receiver

@@ -1,0 +1,19 @@
+"""Durations as people write them: a number with a unit. One grammar for files and command lines of all our programs."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+ACCEPTED: Final = 'a duration with a unit, such as "500ms", "10s", "5m" or "1h"'
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
+_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError, saying what is accepted, for anything else: a bare number would leave the unit to guessing."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected {ACCEPTED}, got {text!r}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
