@@ -25,7 +25,7 @@ class AllocatorStats:
 
 
 class AllocatorHook:
-    """Reports what `read` returns. One hook a device; call `report` about once a second, on the thread that may call `read`."""
+    """Reports what `read` returns. One hook a device; call `report` every few seconds, on the thread that may call `read`."""
 
     def __init__(self, emitter: Emitter, read: Callable[[], AllocatorStats]) -> None:
         self._emitter = emitter

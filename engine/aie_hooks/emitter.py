@@ -70,7 +70,8 @@ class Emitter:
 
         `tags` are added to every metric of your own, and to those of the catalogue that have such a label. An infinite
         `flush_interval_s` means no thread: only `flush` sends then. Raises ValueError for a malformed endpoint, interval or
-        budget, and for an engine or tags that the dialect cannot say.
+        budget, for an engine by a name that the agent would refuse (`aie_telemetry.names`), and for tags that the dialect cannot
+        say.
         """
         if not flush_interval_s > 0:
             raise ValueError(f"flush_interval_s must be above 0, not {flush_interval_s!r}")

@@ -10,6 +10,7 @@ from typing import Final
 
 from aie_hooks.series import Frame
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
+from aie_telemetry.names import is_engine_name
 from aie_telemetry.statsd import MAX_TAGS, Dialect, Tags, encode_series
 
 # What separates things in a line, so that no value can hold it. Models and devices often do: "llama3:8b", "cuda:0".
@@ -19,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 def constant_tags(engine: str, tags: Iterable[tuple[str, str]], dialect: Dialect) -> Tags:
-    """The tags of every metric of an emitter. Raises ValueError for an empty engine, for a tag that is there twice, and for
-    what the dialect cannot say."""
-    if not engine:
-        raise ValueError("an engine needs a name")
+    """The tags of every metric of an emitter. Raises ValueError for an engine by a name that the agent would refuse, for a tag
+    that is there twice, and for what the dialect cannot say."""
+    if not is_engine_name(engine):
+        raise ValueError(f"engine name {engine!r}: expected 1 to 63 letters, digits or ._/@-, first a letter or digit")
     every = _unique((("engine", engine), *tags))
     encode_series("any", every, dialect)
     return every

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from aie_agent.identity import is_engine_name
 from aie_agent.samples import Tags
 from aie_agent.sources import accepted
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 from aie_telemetry.exposition import label_name, metric_name
+from aie_telemetry.names import is_engine_name
 
 HELLO: Final = "aie_hooks_process"
 

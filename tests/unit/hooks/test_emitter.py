@@ -207,6 +207,12 @@ def test_a_configuration_that_cannot_work_is_refused_at_construction(options: di
         Emitter(**{"engine": "chat", "endpoint": "off", **options})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("engine", ["my engine", "-chat", "<b>", "é", "e" * 64])
+def test_an_engine_that_the_agent_would_refuse_is_refused_at_construction(engine: str) -> None:
+    with pytest.raises(ValueError, match="engine name .*: expected 1 to 63"):
+        Emitter(engine, "off")
+
+
 @pytest.mark.parametrize(("dialect", "said"), [("telegraf", "org/llama3_8b_q4_"), ("datadog", "org/llama3:8b_q4_")])
 def test_separators_in_label_values_are_replaced_with_one_warning(
     receiver: UnixReceiver, socket_path: Path, caplog: pytest.LogCaptureFixture, dialect: Dialect, said: str
