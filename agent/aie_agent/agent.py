@@ -49,7 +49,6 @@ class Agent:
         self._store = Store(
             max_series=config.store.max_series,
             retention_s=config.store.retention,
-            period_s=TICK_S,
             canonical=self._engines.canonical,
         )
         self._statsd = StatsdSource.from_config(config.statsd)
@@ -109,6 +108,8 @@ class Agent:
         now_s = self._clock()
         for engine in self._engines.prune(now_s):
             log.warning("engine %s has no process left", engine)
+        # Each time: what was on its way when the last process went must not make it look alive again.
+        for engine in self._engines.silent():
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
         self._store.evict(now_s)

@@ -1,7 +1,7 @@
 """What an engine is: a name and a set of processes, each a tgid with its start time (a tgid alone is reused).
 
-Three things name engines: the configuration, the StatsD `engine` tag with the sender's credentials, and the scan for known
-engine processes. They are merged by tgid, and the configuration wins the name.
+Two things name engines: the configuration, and the StatsD `engine` tag with the sender's credentials. They are merged by tgid, and
+the configuration wins the name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ def is_engine_name(name: str) -> bool:
 
 
 class Origin(IntEnum):
-    """Who named an engine; the highest one wins the name."""
+    """Who named an engine; the higher one wins the name."""
 
-    SCAN = 0
     STATSD = 1
     CONFIG = 2
 
@@ -66,48 +65,67 @@ class Engines:
     def declare(self, name: str, origin: Origin, tgid: int | None = None) -> str | None:
         """Notes that engine `name` exists, and, with a tgid, that this process is one of its.
 
-        Returns the name under which the process is known, which differs where a better origin named it; None when the
-        caps are reached or the process is gone.
+        Returns the name under which the engine is known, which is another where the configuration names its process; None when
+        the caps are reached or the process is gone. Engines that announce themselves may share a process.
         """
-        if origin < Origin.CONFIG:
-            name = self.canonical(name)
-        process = None
-        if tgid is not None:
-            ticks = self._start_ticks(tgid)
-            if ticks is None:
-                return None
-            process = ProcessId(tgid, ticks)
-            owner = self._owner(process)
-            if owner is not None and owner != name:
-                if self._entries[owner].origin >= origin:
-                    self._alias(name, owner)
-                    return owner
-                self._take_over(owner, name)
+        if tgid is None:
+            name = name if origin is Origin.CONFIG else self.canonical(name)
+            return name if self._entry(name, origin) is not None else None
+        ticks = self._start_ticks(tgid)
+        if ticks is None:
+            return None
+        process = ProcessId(tgid, ticks)
+        if origin is Origin.CONFIG:
+            self._absorb(name, process)
+        else:
+            name = self._configured_name(name, process)
+        entry = self._entry(name, origin)
+        if entry is None or (process not in entry.processes and len(entry.processes) >= self.MAX_PROCESSES):
+            return None
+        entry.processes.add(process)
+        entry.ever_alive = True
+        return name
+
+    def _entry(self, name: str, origin: Origin) -> _Entry | None:
         entry = self._entries.get(name)
         if entry is None:
             if len(self._entries) >= self.MAX_ENGINES:
                 return None
             entry = self._entries[name] = _Entry(origin)
         entry.origin = max(entry.origin, origin)
-        if process is not None:
-            if len(entry.processes) >= self.MAX_PROCESSES:
-                return None
-            entry.processes.add(process)
-            entry.ever_alive = True
-        return name
+        return entry
+
+    def _configured_name(self, name: str, process: ProcessId) -> str:
+        """What the engine that calls itself `name` is called in the configuration, if that names its process."""
+        for owner, entry in self._entries.items():
+            if entry.origin is Origin.CONFIG and process in entry.processes:
+                self._alias(name, owner)
+                return owner
+        owner = self._aliases.get(name, name)
+        if owner != name and self._entries[owner].processes:
+            # The configured engine lives, and this is none of its processes: another engine of that name.
+            del self._aliases[name]
+            return name
+        return owner
+
+    def _absorb(self, name: str, process: ProcessId) -> None:
+        """The configuration names a process: the engine that announced it by another name is this one, if it is the only one."""
+        announced = [
+            other
+            for other, entry in self._entries.items()
+            if other != name and entry.origin is not Origin.CONFIG and process in entry.processes
+        ]
+        if len(announced) == 1:
+            del self._entries[announced[0]]
+            self._alias(announced[0], name)
 
     def _alias(self, name: str, owner: str) -> None:
-        if name not in self._entries and len(self._aliases) < self.MAX_ENGINES:
+        if name not in self._entries and name != owner and len(self._aliases) < self.MAX_ENGINES:
             self._aliases[name] = owner
 
-    def _take_over(self, loser: str, winner: str) -> None:
-        """A better origin names the processes of `loser`: all of them are the winner's, and the old name leads there."""
-        entry = self._entries.pop(loser)
-        target = self._entries.setdefault(winner, _Entry(entry.origin))
-        target.processes |= entry.processes
-        target.ever_alive |= entry.ever_alive
-        self._aliases.pop(winner, None)
-        self._alias(loser, winner)
+    def silent(self) -> list[str]:
+        """Names under which nothing may be current: of engines that are down, and those that the configuration replaced."""
+        return [name for name in self._entries if self.state(name) == "down"] + list(self._aliases)
 
     def prune(self, now_s: float) -> list[str]:
         """Forgets processes that ended, and returns the engines that lost their last one just now.
@@ -147,6 +165,3 @@ class Engines:
         """When the last process of an engine was found to be gone, in the time of `prune`; None while it is not down."""
         entry = self._entries.get(name)
         return entry.down_since_s if entry else None
-
-    def _owner(self, process: ProcessId) -> str | None:
-        return next((name for name, entry in self._entries.items() if process in entry.processes), None)

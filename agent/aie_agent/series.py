@@ -124,6 +124,9 @@ class HistogramSeries:
         if self._states and state == self._states[-1]:
             return
         self.counts = state
+        self._push(time_s, state)
+
+    def _push(self, time_s: float, state: Sequence[float] | None) -> None:
         self._times.append(time_s)
         self._states.append(state)
         if len(self._times) > self._capacity:
@@ -132,8 +135,7 @@ class HistogramSeries:
     def interrupt(self) -> None:
         """As `Series.interrupt`: a state of None stands for the break."""
         self.valid_until_s = 0.0
-        self._times.append(self.last_time_s)
-        self._states.append(None)
+        self._push(self.last_time_s, None)
         self.counts = array("d", bytes(8 * (len(self.bounds) + 1)))
         self.total = 0.0
 

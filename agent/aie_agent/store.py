@@ -18,23 +18,41 @@ Key = tuple[str, Tags]
 
 REFUSALS = ("series_limit", "kind_conflict", "reserved_name", "bad_labels", "out_of_order")
 
-# Seconds for which a value counts as current when no newer one comes. StatsD senders speak only when something changes.
-_VALID_S = {"statsd": 300.0}
-_VALID_DEFAULT_S = 5.0
+# A value counts as current for two periods of its source and a half, and no less than this.
+_VALID_S = 5.0
+# StatsD senders speak only when something changes; but hooks repeat their levels every ten seconds.
+_VALID_STATSD_S = 300.0
+_VALID_HOOK_LEVEL_S = 30.0
 
 # Which source wins an engine's metric; sources that are not here report what no other does, and never compete.
 _RANKS = {"scrape": 3, "statsd": 2, "bpf": 1}
-_OWNER_FRESH_S = 5.0
+
+
+def _kind_of(source: str) -> str:
+    return source.partition(":")[0]
+
+
+def _patience_s(batch: Batch) -> float:
+    return max(_VALID_S, 2.5 * batch.period_s)
+
+
+def _valid_s(series: AnySeries, batch: Batch) -> float:
+    if batch.source != "statsd":
+        return _patience_s(batch)
+    is_hook_level = series.kind is Kind.GAUGE and series.name.startswith("aie_engine_")
+    return _VALID_HOOK_LEVEL_S if is_hook_level else _VALID_STATSD_S
+
+
+def _was_silent(series: AnySeries, batch: Batch) -> bool:
+    return batch.time_s - series.last_time_s > 1.5 * batch.period_s
 
 
 class Store:
     """Series by name and labels. `canonical` maps an engine's name to the one it is known by."""
 
-    def __init__(self, *, max_series: int, retention_s: float, period_s: float, canonical: Callable[[str], str] = str) -> None:
+    def __init__(self, *, max_series: int, retention_s: float, canonical: Callable[[str], str] = str) -> None:
         self._max_series = max_series
         self._retention_s = retention_s
-        self._period_s = period_s
-        self._capacity = int(retention_s / period_s) + 1
         self._canonical = canonical
         self._series: dict[Key, AnySeries] = {}
         self._by_name: dict[str, dict[Tags, AnySeries]] = {}
@@ -56,19 +74,16 @@ class Store:
 
     def apply(self, batch: Batch) -> None:
         """Takes a batch in."""
-        source, _, _ = batch.source.partition(":")
-        rank = _RANKS.get(source)
-        valid_until_s = batch.time_s + _VALID_S.get(source, _VALID_DEFAULT_S)
         for point in batch.points:
-            tags = self._admit(point.name, point.tags, rank, batch.time_s)
+            tags = self._admit(point.name, point.tags, batch)
             if tags is not None:
-                self._take_point(point, tags, batch, valid_until_s)
+                self._take_point(point, tags, batch)
         for histogram in batch.histograms:
-            tags = self._admit(histogram.name, histogram.tags, rank, batch.time_s)
+            tags = self._admit(histogram.name, histogram.tags, batch)
             if tags is not None:
-                self._take_histogram(histogram, tags, batch, valid_until_s)
+                self._take_histogram(histogram, tags, batch)
 
-    def _admit(self, name: str, tags: Tags, rank: int | None, time_s: float) -> Tags | None:
+    def _admit(self, name: str, tags: Tags, batch: Batch) -> Tags | None:
         """The labels under which a sample is kept, or None when a better source reports the metric of this engine."""
         if not name.startswith(RESERVED_PREFIX):
             return tags
@@ -76,19 +91,20 @@ class Store:
         if metric is None:
             self.refused["reserved_name"] += 1
             return None
+        rank = _RANKS.get(_kind_of(batch.source))
         engine = next((value for label, value in tags if label == "engine"), None)
         if engine is None or rank is None:
             return tags
         canonical = self._canonical(engine)
         if canonical != engine:
             tags = tuple((label, canonical if label == "engine" else value) for label, value in tags)
-        owner_rank, owner_time_s = self._owners.get((canonical, name), (0, 0.0))
-        if rank < owner_rank and time_s - owner_time_s <= _OWNER_FRESH_S:
+        owner_rank, fresh_until_s = self._owners.get((canonical, name), (0, 0.0))
+        if rank < owner_rank and batch.time_s <= fresh_until_s:
             self.shadowed += 1
             return None
         if owner_rank not in (0, rank):
             self._hand_over(canonical, name)
-        self._owners[canonical, name] = (rank, time_s)
+        self._owners[canonical, name] = (rank, batch.time_s + _patience_s(batch))
         return tags
 
     def _hand_over(self, engine: str, name: str) -> None:
@@ -97,10 +113,11 @@ class Store:
             if ("engine", engine) in series.tags:
                 series.interrupt()
 
-    def _take_point(self, point: Point, tags: Tags, batch: Batch, valid_until_s: float) -> None:
+    def _take_point(self, point: Point, tags: Tags, batch: Batch) -> None:
         series = self._series.get((point.name, tags))
+        is_new = series is None
         if series is None:
-            series = Series(point.name, point.kind, tags, batch.source, self._capacity)
+            series = Series(point.name, point.kind, tags, batch.source, self._capacity(batch))
             if not self._insert(series, 1):
                 return
         if not isinstance(series, Series) or series.kind is not point.kind:
@@ -109,26 +126,24 @@ class Store:
         if batch.time_s < series.last_time_s:
             self.refused["out_of_order"] += 1
             return
-        if point.delta and series.kind is Kind.COUNTER and batch.time_s - series.last_time_s > 1.5 * self._period_s:
+        # Hooks keep their counts while no agent listens: the first one is where the counter stands, not a rise just now.
+        is_base = is_new and point.name.startswith("aie_engine_")
+        if point.delta and series.kind is Kind.COUNTER and not is_base and _was_silent(series, batch):
             # Deltas come only when something happened: until a period ago the counter stood where it was, at first at 0.
-            series.append(batch.time_s - self._period_s, series.value)
+            series.append(batch.time_s - batch.period_s, series.value)
         series.append(batch.time_s, series.value + point.value if point.delta else point.value)
-        series.source = batch.source
-        series.valid_until_s = valid_until_s
-        self.accepted[batch.source] += 1
+        self._note(series, batch)
 
-    def _take_histogram(self, point: HistogramPoint, tags: Tags, batch: Batch, valid_until_s: float) -> None:
+    def _take_histogram(self, point: HistogramPoint, tags: Tags, batch: Batch) -> None:
         series = self._series.get((point.name, tags))
         if isinstance(series, HistogramSeries) and series.bounds != point.bounds:
             # Another source with other buckets took over, or the engine was upgraded: counts cannot be carried across.
             self._remove(series)
             series = None
         if series is None:
-            series = HistogramSeries(point.name, tags, batch.source, point.bounds, self._capacity)
+            series = HistogramSeries(point.name, tags, batch.source, point.bounds, self._capacity(batch))
             if not self._insert(series, len(point.counts) + 2):
                 return
-            if point.delta:
-                series.append(batch.time_s - self._period_s, series.counts, 0.0)
         if not isinstance(series, HistogramSeries):
             self.refused["kind_conflict"] += 1
             return
@@ -136,13 +151,22 @@ class Store:
             self.refused["out_of_order"] += 1
             return
         if point.delta:
+            if _was_silent(series, batch):
+                series.append(batch.time_s - batch.period_s, series.counts, series.total)
             counts = [old + new for old, new in zip(series.counts, point.counts, strict=True)]
             series.append(batch.time_s, counts, series.total + point.total)
         else:
             series.append(batch.time_s, point.counts, point.total)
+        self._note(series, batch)
+
+    def _note(self, series: AnySeries, batch: Batch) -> None:
         series.source = batch.source
-        series.valid_until_s = valid_until_s
+        series.valid_until_s = batch.time_s + _valid_s(series, batch)
         self.accepted[batch.source] += 1
+
+    def _capacity(self, batch: Batch) -> int:
+        """Points that a series of this source needs to remember for as long as the store does."""
+        return int(self._retention_s / batch.period_s) + 1
 
     def _insert(self, series: AnySeries, weight: int) -> bool:
         if self._size + weight > self._max_series:
@@ -166,6 +190,7 @@ class Store:
         horizon_s = now_s - self._retention_s
         for series in [series for series in self._series.values() if series.last_time_s < horizon_s]:
             self._remove(series)
+        self._owners = {key: owner for key, owner in self._owners.items() if owner[1] >= horizon_s}
 
     def expire_engine(self, engine: str) -> None:
         """What an engine that is gone said of itself is not current any more. Its history stays."""

@@ -14,7 +14,7 @@ import msgspec
 
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
-from aie_agent.sources.listeners import tgids_listening_on
+from aie_agent.sources.listeners import tgids_listening_at
 from aie_ebpf import prerequisites
 
 
@@ -148,7 +148,7 @@ def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
     families = sum(line.startswith("# TYPE aie_engine_") for line in page.splitlines())
     found = f"{families} families of aie_engine_* at {engine.metrics_url}"
     yield Row(f"{what}: page", families > 0, True, found, "this version reads the pages of aie-engine only")
-    tgids = sorted(tgids_listening_on(engine.metrics_url.port))
+    tgids = sorted(tgids_listening_at(engine.metrics_url.host, engine.metrics_url.port))
     found = f"joined by its socket: {', '.join(map(str, tgids))}" if tgids else "no process of ours listens there"
     yield Row(f"{what}: processes", bool(tgids), False, found, "run as root or as the engine's user, or use the hooks")
 

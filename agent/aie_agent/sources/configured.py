@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aie_agent.config import EngineSection
-from aie_agent.config_values import is_this_host
 from aie_agent.samples import Batch, Hello
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.listeners import tgids_listening_on
+from aie_agent.sources.listeners import is_this_host, tgids_listening_at
 
 
 class ConfiguredEngines:
@@ -55,4 +54,4 @@ def _find(engine: EngineSection) -> set[int]:
         return {int(Path(engine.pid_file).read_text())}
     if engine.metrics_url is None or not is_this_host(engine.metrics_url.host):
         return set()
-    return tgids_listening_on(engine.metrics_url.port)
+    return tgids_listening_at(engine.metrics_url.host, engine.metrics_url.port)

@@ -1,25 +1,55 @@
-"""Which process listens on a TCP port of this host: how an engine known by its URL is joined to its processes."""
+"""Which process listens at an address of this host: how an engine known by its URL is joined to its processes."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
+import sys
 from pathlib import Path
+from typing import Final
 
-_LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_LISTEN: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
+# They listen on behalf of others: a container's engine, a service that is not started yet.
+_STAND_INS: Final = frozenset({"docker-proxy", "systemd"})
 
 
-def tgids_listening_on(port: int, proc: Path = Path("/proc")) -> set[int]:
-    """The processes that hold a listening socket on `port`, in this network namespace. May take tens of milliseconds.
+def is_this_host(host: str) -> bool:
+    """Whether a host name or address is this host's, without asking a name server."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host in ("localhost", socket.gethostname())
+    if address.is_loopback:
+        return True
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return not address.is_unspecified
 
-    Empty where nobody listens, or where the processes' descriptors may not be read (another user's, without privilege).
+
+def tgids_listening_at(host: str, port: int, proc: Path = Path("/proc")) -> set[int]:
+    """The processes that hold a listening socket at `host` and `port`, in this network namespace. May take tens of milliseconds.
+
+    `host` is an address or a name of this host (see `is_this_host`); a name matches every address. Empty where nobody listens, or
+    where the processes' descriptors may not be read (another user's, without privilege).
     """
-    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port, proc)}
+    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(host, port, proc)}
     if not wanted:
         return set()
-    return {int(entry.name) for entry in os.scandir(proc) if entry.name.isdigit() and _holds(proc / entry.name / "fd", wanted)}
+    pids = (entry.name for entry in os.scandir(proc) if entry.name.isdigit())
+    return {int(pid) for pid in pids if _holds(proc / pid / "fd", wanted) and not _is_stand_in(proc / pid)}
 
 
-def _listening_inodes(port: int, proc: Path) -> set[str]:
+def _listening_inodes(host: str, port: int, proc: Path) -> set[str]:
+    try:
+        asked = ipaddress.ip_address(host)
+    except ValueError:
+        asked = None
     inodes = set()
     for table in ("net/tcp", "net/tcp6"):
         try:
@@ -28,9 +58,27 @@ def _listening_inodes(port: int, proc: Path) -> set[str]:
             continue
         for row in rows:
             fields = row.split()
-            if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(fields[9])
+            if len(fields) > 9 and fields[3] == _LISTEN:
+                address, listening_port = _read_address(fields[1])
+                if listening_port == port and (asked is None or address.is_unspecified or address == asked):
+                    inodes.add(fields[9])
     return inodes
+
+
+def _read_address(text: str) -> tuple[Address, int]:
+    """An address of /proc/net/tcp: 32-bit words in the host's byte order, in hexadecimal."""
+    words, _, port = text.partition(":")
+    packed = b"".join(int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8))
+    address = ipaddress.ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address, int(port, 16)
+
+
+def _is_stand_in(process: Path) -> bool:
+    try:
+        return (process / "comm").read_text().strip() in _STAND_INS
+    except OSError:  # ended meanwhile
+        return True
 
 
 def _holds(fd_directory: Path, links: set[str]) -> bool:

@@ -16,7 +16,7 @@ from aie_agent import config
 from aie_agent.samples import Hello
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.configured import ConfiguredEngines
-from aie_agent.sources.listeners import tgids_listening_on
+from aie_agent.sources.listeners import is_this_host, tgids_listening_at
 
 LISTEN = """
 import socket
@@ -28,6 +28,16 @@ input()
 """
 
 
+def own_address() -> str:
+    """An address of this host that is not the loopback's, or the loopback's where there is none. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
 def listener(family: str, host: str) -> Iterator[tuple[int, int]]:
     code = LISTEN.format(family=family, host=host)
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -36,7 +46,7 @@ def listener(family: str, host: str) -> Iterator[tuple[int, int]]:
         process.kill()
 
 
-@pytest.fixture(params=[("AF_INET", "127.0.0.1"), ("AF_INET6", "::1")], ids=["ipv4", "ipv6"])
+@pytest.fixture(params=[("AF_INET", "127.0.0.1"), ("AF_INET6", "::1"), ("AF_INET", "0.0.0.0")], ids=["ipv4", "ipv6", "all"])
 def listening(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
     """Another process that listens: its pid and its port."""
     yield from listener(*request.param)
@@ -48,13 +58,24 @@ def source(text: str) -> ConfiguredEngines:
 
 def test_who_listens(listening: tuple[int, int]) -> None:
     pid, port = listening
-    assert tgids_listening_on(port) == {pid}
+    assert tgids_listening_at("localhost", port) == {pid}
+
+
+@pytest.mark.parametrize(("address", "asked", "found"), [("127.0.0.1", "127.0.0.2", False), ("0.0.0.0", "127.0.0.2", True)])
+def test_another_address_is_another_listener(address: str, asked: str, found: bool) -> None:
+    for pid, port in listener("AF_INET", address):
+        assert tgids_listening_at(asked, port) == ({pid} if found else set())
+
+
+def test_this_host_is_known_by_its_own_addresses() -> None:
+    assert all(is_this_host(host) for host in ("localhost", "127.0.0.1", "::1", socket.gethostname(), own_address()))
+    assert not any(is_this_host(host) for host in ("192.0.2.1", "2001:db8::1", "somewhere.example", "0.0.0.0"))
 
 
 def test_nobody_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        assert tgids_listening_on(bound.getsockname()[1]) == set(), "bound is not listening"
+        assert tgids_listening_at("localhost", bound.getsockname()[1]) == set(), "bound is not listening"
 
 
 async def test_engine_is_joined_by_its_page(listening: tuple[int, int]) -> None:
@@ -65,12 +86,12 @@ async def test_engine_is_joined_by_its_page(listening: tuple[int, int]) -> None:
 
 async def test_engine_that_was_never_there_is_a_reason_and_one_that_went_is_not(listening: tuple[int, int]) -> None:
     pid, port = listening
-    engines = source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://127.0.0.1:{port}/metrics"')
+    engines = source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://localhost:{port}/metrics"')
     await engines.collect(1.0)
     os.kill(pid, 9)
     await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert (await engines.collect(2.0)).hellos == [], "that it is down is the engine's state, not this source's"
-    never = source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://127.0.0.1:{port}/metrics"')
+    never = source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://localhost:{port}/metrics"')
     with pytest.raises(SourceError, match="chat: no process seen to listen"):
         await never.collect(1.0)
 

@@ -36,7 +36,7 @@ def snapshot(time_s: float = NOW_S) -> api.Snapshot:
 
 
 def filled_store() -> Store:
-    store = Store(max_series=1000, retention_s=300, period_s=1)
+    store = Store(max_series=1000, retention_s=300)
     bounds = CATALOGUE["aie_engine_queue_seconds"].buckets
     store.apply(
         Batch(

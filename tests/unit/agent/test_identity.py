@@ -89,3 +89,39 @@ def test_a_process_that_is_gone_declares_nothing() -> None:
     engines, _ = make()
     assert engines.declare("ghost", Origin.STATSD, 4242) is None
     assert engines.names() == []
+
+
+def test_two_engines_of_one_process_stay_two() -> None:
+    engines, _ = make(t10=5)
+    assert engines.declare("a", Origin.STATSD, 10) == "a"
+    assert engines.declare("b", Origin.STATSD, 10) == "b"
+    assert engines.names() == ["a", "b"]
+    assert engines.canonical("b") == "b"
+    engines.declare("chat", Origin.CONFIG, 10)
+    assert sorted(engines.names()) == ["a", "b", "chat"], "which of the two the configuration means cannot be known"
+
+
+def test_another_engine_that_uses_a_name_that_was_replaced_keeps_it() -> None:
+    engines, host = make(t10=5)
+    engines.declare("chat", Origin.CONFIG, 10)
+    engines.declare("b", Origin.STATSD, 10)
+    assert engines.canonical("b") == "chat"
+    host.alive[11] = 6
+    assert engines.declare("b", Origin.STATSD, 11) == "b", "chat lives, and this is none of its processes"
+    assert engines.processes("b") == [ProcessId(11, 6)]
+
+
+def test_an_engine_whose_process_cannot_be_known_is_there_all_the_same() -> None:
+    engines, _ = make()
+    assert engines.declare("far", Origin.STATSD) == "far"
+    assert engines.state("far") == "unknown"
+
+
+def test_nothing_may_be_current_under_the_name_of_a_dead_or_replaced_engine() -> None:
+    engines, host = make(t10=5)
+    engines.declare("hooks-name", Origin.STATSD, 10)
+    engines.declare("chat", Origin.CONFIG, 10)
+    assert engines.silent() == ["hooks-name"]
+    host.alive = {}
+    engines.prune(0.0)
+    assert engines.silent() == ["chat", "hooks-name"]

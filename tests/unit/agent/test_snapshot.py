@@ -31,7 +31,7 @@ class World:
         self.ticks: int | None = 5
         self.engines = Engines(lambda _: self.ticks)
         self.engines.declare("e", Origin.CONFIG, 10)
-        self.store = Store(max_series=1000, retention_s=300, period_s=1)
+        self.store = Store(max_series=1000, retention_s=300)
         self.health = Health("host")
         about = About("test", "host", "kernel", 900.0)
         processes = ProcessSource(self.engines, Procfs(tmp_path))
