@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 from aie_agent.samples import HistogramPoint, Point, Tags
-from aie_agent.sources.statsd_series import HELLO, Identity, Series, conflicts, hello_of, series_of
+from aie_agent.sources.statsd_reasons import Reason
+from aie_agent.sources.statsd_series import HELLO, Identity, Series, conflicts, hello_of, series_of, value_refusal
 from aie_telemetry.catalogue import Kind
 from aie_telemetry.statsd import Sample
 
@@ -25,11 +27,15 @@ SILENT_S: Final = 300.0
 
 _SWEEP_S: Final = 60.0
 
+ANONYMOUS: Final = 0
+"""The sender of all that comes without the kernel's word for its process: no process has this number."""
+
 _Input = tuple[str, str, Tags]  # a sample's name, type and tags
+_Key = tuple[str, Tags]  # a series' name and labels
 
 
 class _Counter:
-    """A sum of increments. StatsD lets a counter fall, Prometheus does not: there it would read as a restart."""
+    """A sum of increments."""
 
     __slots__ = ("identity", "series", "total")
 
@@ -38,10 +44,10 @@ class _Counter:
         self.identity = series.identity
         self.total = 0.0
 
-    def add(self, sample: Sample) -> str | None:
+    def add(self, sample: Sample) -> Reason | None:
         value: Any = sample.value
         if value < 0:
-            return "negative_counter"
+            return value_refusal(sample)
         self.total += value if sample.rate == 1.0 else value / sample.rate
         return None
 
@@ -97,12 +103,12 @@ class _Set:
         self.members: set[int] = set()
         self._room = room
 
-    def add(self, sample: Sample) -> str | None:
+    def add(self, sample: Sample) -> Reason | None:
         member = hash(sample.value)
         if member in self.members:
             return None
         if len(self.members) >= self._room.most_each or self._room.taken >= self._room.most:
-            return "set_members"
+            return Reason.SET_MEMBERS
         self._room.taken += 1
         self.members.add(member)
         return None
@@ -117,6 +123,28 @@ class _SetRoom:
         self.most_each = most_each
         self.most = most
         self.taken = 0
+
+
+class _Shares:
+    """Which sender brought which series: one that makes up ever new names may leave no room for the others."""
+
+    def __init__(self, most_each: int) -> None:
+        self._most_each = most_each
+        self._senders: dict[_Key, int] = {}
+        self._held: Counter[int] = Counter()
+
+    def take(self, key: _Key, sender: int) -> bool:
+        """Notes that `sender` brought a new series; False where it holds its share already."""
+        if self._held[sender] >= self._most_each:
+            return False
+        self._held[sender] += 1
+        self._senders[key] = sender
+        return True
+
+    def keep(self, known: Container[_Key]) -> None:
+        """Forgets all other series."""
+        self._senders = {key: sender for key, sender in self._senders.items() if key in known}
+        self._held = Counter(self._senders.values())
 
 
 class _Hello:
@@ -181,9 +209,10 @@ class Aggregator:
         self._live: dict[_Input, _State | _Hello] = {}
         self._meanings: dict[_Input, Series] = {}
         self._max_inputs = 2 * max_series
-        self._states: dict[tuple[str, Tags], _State] = {}
-        self._sets: dict[tuple[str, Tags], _Set] = {}
-        self._last_seen_s: dict[tuple[str, Tags], float] = {}
+        self._states: dict[_Key, _State] = {}
+        self._sets: dict[_Key, _Set] = {}
+        self._last_seen_s: dict[_Key, float] = {}
+        self._shares = _Shares(max(1, max_series // 2))
         self._kinds: dict[str, Kind] = {}
         self._set_interval: int | None = None
         self._swept_s: float | None = None
@@ -193,13 +222,16 @@ class Aggregator:
         """Series known, also those that were silent in this interval."""
         return len(self._last_seen_s)
 
-    def add(self, sample: Sample) -> Identity | None:
-        """Takes a sample in, or counts why not. Returns who says that they sent it, where a tag says so."""
+    def add(self, sample: Sample, sender: int = ANONYMOUS) -> Identity | None:
+        """Takes a sample in, or counts why not. Returns who says that they sent it, where a tag says so.
+
+        `sender` is the process that the kernel vouches for; all that it does not vouch for count as one.
+        """
         key = (sample.name, sample.type, sample.tags)
         state = self._live.get(key)
         if state is None:
-            opened = self._open(key)
-            if isinstance(opened, str):
+            opened = self._open(key, sender)
+            if isinstance(opened, Reason):
                 self.refused[opened] += 1
                 return None
             state = opened
@@ -217,19 +249,19 @@ class Aggregator:
         self._sweep(now_s)
         return interval
 
-    def _open(self, key: _Input) -> _State | _Hello | str:
+    def _open(self, key: _Input, sender: int) -> _State | _Hello | Reason:
         """The state to which samples of this name, type and tags belong in this interval, or why there is none."""
         name, type_, tags = key
         if name == HELLO:
-            identity = hello_of(tags) if type_ == "gauge" else None
-            return "bad_hello" if identity is None else self._keep(key, _Hello(identity))
+            identity = hello_of(type_, tags)
+            return Reason.BAD_HELLO if identity is None else self._keep(key, _Hello(identity))
         is_set = type_ == "set"
         series = self._meanings.get(key)
         if series is None:
             meaning = series_of(name, type_, tags)
-            if isinstance(meaning, str):
+            if isinstance(meaning, Reason):
                 return meaning
-            reason = self._admit(meaning, is_set=is_set)
+            reason = self._admit(meaning, sender, is_set=is_set)
             if reason is not None:
                 return reason
             series = meaning
@@ -237,15 +269,17 @@ class Aggregator:
                 self._meanings[key] = series
         return self._keep(key, self._state_of(series, is_set=is_set))
 
-    def _admit(self, series: Series, *, is_set: bool) -> str | None:
+    def _admit(self, series: Series, sender: int, *, is_set: bool) -> Reason | None:
         """Makes the series known, or says why it cannot be."""
         key = (series.name, series.tags)
         known = key in self._last_seen_s
         if conflicts(series.name, series.kind, self._kinds) or (known and is_set != (key in self._sets)):
-            return "kind_conflict"
+            return Reason.KIND_CONFLICT
         if not known:
             if len(self._last_seen_s) >= self._max_series:
-                return "series_limit"
+                return Reason.SERIES_LIMIT
+            if not self._shares.take(key, sender):
+                return Reason.SERIES_SHARE
             self._last_seen_s[key] = math.inf  # until the end of the interval, whose time is not known yet
             self._kinds[series.name] = series.kind
         return None
@@ -284,6 +318,7 @@ class Aggregator:
         self._swept_s = now_s
         self._last_seen_s = {key: seen_s for key, seen_s in self._last_seen_s.items() if now_s - seen_s < SILENT_S}
         known = self._last_seen_s
+        self._shares.keep(known)
         self._meanings = {key: series for key, series in self._meanings.items() if (series.name, series.tags) in known}
         self._sets = {key: state for key, state in self._sets.items() if key in known}
         names = {name for name, _ in known}

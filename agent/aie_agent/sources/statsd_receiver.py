@@ -12,8 +12,9 @@ from typing import Final
 
 from aie_agent.samples import Hello
 from aie_agent.sources.relay import Relay
-from aie_agent.sources.statsd_aggregate import Aggregator, Interval
+from aie_agent.sources.statsd_aggregate import ANONYMOUS, Aggregator, Interval
 from aie_agent.sources.statsd_listeners import Listener, Packet
+from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_senders import Heard
 from aie_agent.sources.statsd_series import Identity
 from aie_telemetry.statsd import Parser
@@ -155,16 +156,16 @@ class Receiver:
         data = packet.data
         if packet.truncated:
             # Its last line is cut anywhere: half a number is a number too.
-            received.refused["packet_truncated"] += 1
+            received.refused[Reason.PACKET_TRUNCATED] += 1
             data = data[: data.rfind(b"\n") + 1]
         elif self._relay is not None:
             self._relay.send(data)
-        add = self._aggregator.add
+        add, sender = self._aggregator.add, packet.tgid or ANONYMOUS
         last = self._last_sender
         for parsed in self._parser.packet(data):
             for sample in parsed.samples:
                 received.samples += 1
-                identity = add(sample)
+                identity = add(sample, sender)
                 if identity is not None and (identity, packet.tgid) != last:
                     self._heard.add(identity, packet.tgid, may_claim=packet.may_claim)
                     last = (identity, packet.tgid)

@@ -7,9 +7,11 @@ from typing import Final, NamedTuple
 
 from aie_agent.samples import Tags
 from aie_agent.sources import accepted
+from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 from aie_telemetry.exposition import label_name, metric_name
 from aie_telemetry.names import is_engine_name
+from aie_telemetry.statsd import Sample
 
 HELLO: Final = "aie_hooks_process"
 
@@ -49,20 +51,45 @@ class Series(NamedTuple):
     identity: Identity | None = None
 
 
-def series_of(name: str, type_: str, tags: Tags) -> Series | str:
+def verdict(sample: Sample) -> tuple[str, Reason | None]:
+    """The name of the series that a sample would go to, and why the agent would refuse it, or None where it would take it.
+
+    As far as the sample alone can tell: what depends on others (the caps, a name known as another kind) is not in it. A hello
+    line, which becomes no series, keeps its name.
+    """
+    if sample.name == HELLO:
+        return HELLO, Reason.BAD_HELLO if hello_of(sample.type, sample.tags) is None else None
+    series = series_of(sample.name, sample.type, sample.tags)
+    reason = series if isinstance(series, Reason) else value_refusal(sample)
+    return series_name(sample.name, sample.type), reason
+
+
+def value_refusal(sample: Sample) -> Reason | None:
+    """Why a value is not taken whose series is. StatsD lets a counter fall, Prometheus does not: there it reads as a restart."""
+    if sample.type == "counter" and sample.value < 0:  # type: ignore[operator]  # only a set's value is text
+        return Reason.NEGATIVE_COUNTER
+    return None
+
+
+def series_name(name: str, type_: str) -> str:
+    """The name that the store and Prometheus know for a metric of this name and StatsD type."""
+    return metric_name(_in_seconds(name) if type_ == "timing" else name)
+
+
+def series_of(name: str, type_: str, tags: Tags) -> Series | Reason:
     """The series of a sample with this name, StatsD type and tags, or the reason for which it is refused."""
     if len(name) + sum(len(key) + len(value) for key, value in tags) > MAX_TEXT:
-        return "series_too_long"
+        return Reason.SERIES_TOO_LONG
     kind = _KINDS[type_]
-    name = metric_name(_in_seconds(name) if type_ == "timing" else name)
+    name = series_name(name, type_)
     labels = {_label(key): value for key, value in tags if value}
     identity = _identity(labels)
     if name.startswith(RESERVED_PREFIX):
-        reason = "kind_conflict" if type_ == "set" else accepted.refusal(name, kind, labels.keys())
+        reason = Reason.KIND_CONFLICT if type_ == "set" else accepted.refusal(name, kind, labels.keys())
         if reason is None and identity is None:
-            reason = "bad_labels"  # an engine by a name that is none
+            reason = Reason.BAD_LABELS  # an engine by a name that is none
         if reason is not None:
-            return reason
+            return Reason(reason)
     bounds: tuple[float, ...] = ()
     if kind is Kind.HISTOGRAM:
         metric = CATALOGUE.get(name)
@@ -70,8 +97,10 @@ def series_of(name: str, type_: str, tags: Tags) -> Series | str:
     return Series(name, kind, tuple(sorted(labels.items())), bounds, identity)
 
 
-def hello_of(tags: Tags) -> Identity | None:
+def hello_of(type_: str, tags: Tags) -> Identity | None:
     """Who says hello in a line `aie_hooks_process,engine=NAME,pid=N:1|g`; None for a line that does not say it right."""
+    if type_ != "gauge":
+        return None
     labels = dict(tags)
     identity = _identity(labels)
     pid = labels.get("pid", "")

@@ -11,17 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aie_agent.samples import HistogramPoint, Point
-from aie_agent.sources.statsd_aggregate import SILENT_S, Aggregator
-from aie_agent.sources.statsd_series import GENERAL_BOUNDS, Identity, conflicts
+from aie_agent.sources.statsd_aggregate import ANONYMOUS, SILENT_S, Aggregator
+from aie_agent.sources.statsd_series import GENERAL_BOUNDS, Identity, conflicts, verdict
 from aie_telemetry.catalogue import CATALOGUE, INTER_TOKEN_BUCKETS, Kind
 from aie_telemetry.statsd import TYPES, Parser, Sample
 
 REQUESTS = "aie_engine_requests_received_total,engine=e,model=m"
 
 
-def feed(aggregator: Aggregator, *lines: str) -> list[Identity | None]:
-    parser = Parser()
-    return [aggregator.add(sample) for line in lines for parsed in parser.packet(line.encode()) for sample in parsed.samples]
+def feed(aggregator: Aggregator, *lines: str, sender: int = ANONYMOUS) -> list[Identity | None]:
+    return [aggregator.add(sample, sender) for line in lines for sample in parsed(line)]
+
+
+def parsed(line: str) -> list[Sample]:
+    return [sample for parsed in Parser().packet(line.encode()) for sample in parsed.samples]
 
 
 def taken(*lines: str, now_s: float = 100.0) -> tuple[list[Point], list[HistogramPoint], Aggregator]:
@@ -215,6 +218,28 @@ class TestNames:
     )
     def test_what_is_refused(self, line: str, reason: str) -> None:
         assert refused(line, line) == {reason: 2}
+        (sample,) = parsed(line)
+        assert verdict(sample)[1] == reason
+
+    @pytest.mark.parametrize(
+        ("line", "name", "reason"),
+        [
+            ("my.app-latency_ms,x=y:5|ms", "my_app_latency_seconds", None),
+            ("a:5|c", "a", None),
+            ("a:-5|c", "a", "negative_counter"),
+            ("a:-5|g", "a", None),
+            ("users:anna|s", "users", None),
+            ("aie-engine.nonsense:1|c", "aie_engine_nonsense", "reserved_name"),
+            ("aie_hooks_process,engine=e,pid=47:1|g", "aie_hooks_process", None),
+            (f"{REQUESTS}:1|c", "aie_engine_requests_received_total", None),
+        ],
+    )
+    def test_the_verdict_names_the_series(self, line: str, name: str, reason: str | None) -> None:
+        (sample,) = parsed(line)
+        assert verdict(sample) == (name, reason)
+        aggregator = Aggregator()
+        aggregator.add(sample)
+        assert list(aggregator.refused) == ([] if reason is None else [reason])
 
     @pytest.mark.parametrize("metric", [m for m in CATALOGUE.values() if m.name.startswith("aie_engine_")], ids=lambda m: m.name)
     def test_every_metric_of_an_engine_is_taken(self, metric) -> None:  # type: ignore[no-untyped-def]
@@ -273,17 +298,41 @@ class TestIdentity:
 class TestCaps:
     def test_series_are_capped_and_the_known_ones_go_on(self) -> None:
         aggregator = Aggregator(max_series=10)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(25)))
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5)), sender=1)
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5, 10)), sender=2)
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(10, 25)), sender=3)
         assert aggregator.size == 10
         assert aggregator.refused == {"series_limit": 15}
         assert len(aggregator.swap(1.0).points()[0]) == 10
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(25)))
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(25)), sender=3)
         assert len(aggregator.swap(2.0).points()[0]) == 10
         assert aggregator.size == 10
 
+    @pytest.mark.parametrize("hostile", [ANONYMOUS, 4711])
+    def test_no_sender_takes_more_than_half(self, hostile: int) -> None:
+        aggregator = Aggregator(max_series=10)
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(25)), sender=hostile)
+        assert aggregator.size == 5
+        assert aggregator.refused == {"series_share": 20}
+        feed(aggregator, "b:1|c", "c:1|g", sender=4712)
+        feed(aggregator, "b:1|c", "a,x=0:1|c", sender=hostile)  # known series are anybody's
+        assert {(point.name, point.value) for point in aggregator.swap(1.0).points()[0]} == {("a", 1), ("a", 2), ("b", 2), ("c", 1)}
+        assert aggregator.refused == {"series_share": 20}
+
+    def test_a_sender_gets_its_share_back_with_its_silent_series(self) -> None:
+        aggregator = Aggregator(max_series=10)
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(6)), sender=1)
+        aggregator.swap(0.0)
+        aggregator.swap(SILENT_S + 60)
+        feed(aggregator, *(f"b,x={number}:1|c" for number in range(6)), sender=1)
+        assert aggregator.size == 5
+        assert aggregator.refused == {"series_share": 2}
+
     def test_silent_series_make_room(self) -> None:
         aggregator = Aggregator(max_series=10)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(10)), "b:1|c")
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5)), sender=1)
+        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5, 10)), sender=2)
+        feed(aggregator, "b:1|c", sender=3)
         aggregator.swap(0.0)
         assert aggregator.refused == {"series_limit": 1}
         for now_s in range(60, int(SILENT_S) + 120, 60):

@@ -209,7 +209,7 @@ def test_a_configuration_that_cannot_work_is_refused_at_construction(options: di
 
 @pytest.mark.parametrize("engine", ["my engine", "-chat", "<b>", "é", "e" * 64])
 def test_an_engine_that_the_agent_would_refuse_is_refused_at_construction(engine: str) -> None:
-    with pytest.raises(ValueError, match="engine name .*: expected 1 to 63"):
+    with pytest.raises(ValueError, match=r"engine name .*: expected 1 to 63"):
         Emitter(engine, "off")
 
 
