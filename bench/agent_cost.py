@@ -28,6 +28,9 @@ from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.instruments import Registry
 
 BIN = Path(sys.executable).parent
+THREADS = 20
+"""Of each process: an engine's worker has dozens."""
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -100,8 +103,9 @@ def resident_mib(pid: int) -> float:
 def announce(path: Path, count: int) -> list[subprocess.Popen[bytes]]:
     """Processes that say hello for the engine themselves, so that the kernel vouches for them, and then sleep."""
     code = (
-        "import socket, sys, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(sys.argv[1]);"
-        "s.send(b'aie_hooks_process,engine=bench,pid=1:1|g'); time.sleep(3600)"
+        "import socket, sys, threading, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect(sys.argv[1]);"
+        "s.send(b'aie_hooks_process,engine=bench,pid=1:1|g');"
+        f"[threading.Thread(target=time.sleep, args=(3600,), daemon=True).start() for _ in range({THREADS - 1})]; time.sleep(3600)"
     )
     return [subprocess.Popen([sys.executable, "-S", "-c", code, path]) for _ in range(count)]
 
@@ -141,7 +145,8 @@ def main() -> None:
         start, start_cpu = time.perf_counter(), cpu_seconds(pid)
         time.sleep(arguments.seconds)
         share = (cpu_seconds(pid) - start_cpu) / (time.perf_counter() - start)
-        print(f"1 Hz, {arguments.processes} processes, one page: {share:.2%} of a core, {resident_mib(pid):.0f} MiB resident")
+        watched = f"{arguments.processes} processes of {THREADS} threads, one page"
+        print(f"1 Hz, {watched}: {share:.2%} of a core, {resident_mib(pid):.0f} MiB resident")
         for child in children:
             child.kill()
             child.wait()

@@ -93,9 +93,10 @@ async def ready(engine_url: str, process: subprocess.Popen[bytes], log: Path) ->
     """Waits until the engine has loaded its model. Raises DemoError when it ends or takes too long."""
     async with aiohttp.ClientSession() as client:
         for _ in range(int(START_TIMEOUT_S * 10)):
-            async with client.get(f"{engine_url}/health/ready") as answer:
-                if answer.status == 200:
-                    return
+            with contextlib.suppress(aiohttp.ClientError):  # it may have ended, which the next line tells
+                async with client.get(f"{engine_url}/health/ready") as answer:
+                    if answer.status == 200:
+                        return
             if process.poll() is not None:
                 raise DemoError(f"aie-engine ended:\n{text_of(log)}")
             await asyncio.sleep(0.1)

@@ -43,12 +43,13 @@ def _parser() -> argparse.ArgumentParser:
     for command in (run, check_):
         command.add_argument("--config", type=Path, metavar="FILE", help=f"TOML file (default: {DEFAULT_CONFIG} where it exists)")
         command.add_argument("--listen", metavar="HOST:PORT", help="overrides api.listen")
+        command.add_argument("--insecure", action="store_true", help="listen beyond loopback, without password or TLS")
         command.add_argument(
             "--engine",
             action="append",
             default=[],
             metavar="NAME=URL",
-            help="an engine and its metrics page, beside those of the file",
+            help="an engine and its metrics page, beside those of the file or in place of the one of that name",
         )
     statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
     statsd.add_argument(
@@ -65,14 +66,25 @@ def _config(arguments: argparse.Namespace) -> Config:
         path = DEFAULT_CONFIG
     table: dict[str, Any] = {} if path is None else configuration.read(path)
     origin = "command line" if path is None else str(path)
-    if arguments.listen is not None:
-        table.setdefault("api", {})["listen"] = arguments.listen
-    for item in arguments.engine:
-        name, equals, url = item.partition("=")
-        if not equals:
-            raise ConfigError(f"--engine: expected NAME=URL, got {item!r}")
-        table.setdefault("engines", []).append({"name": name, "metrics_url": url})
+    overrides: dict[str, Any] = {"listen": arguments.listen} if arguments.listen is not None else {}
+    if arguments.insecure:
+        overrides["insecure"] = True
+    api, engines = table.get("api", {}), table.get("engines", [])
+    if isinstance(api, dict) and overrides:  # anything else is refused below, by its name
+        table["api"] = api | overrides
+    if isinstance(engines, list) and arguments.engine:
+        added = [_engine(item) for item in arguments.engine]
+        names = {engine["name"] for engine in added}
+        kept = [engine for engine in engines if not (isinstance(engine, dict) and engine.get("name") in names)]
+        table["engines"] = kept + added
     return configuration.parse(table, origin)
+
+
+def _engine(item: str) -> dict[str, str]:
+    name, equals, url = item.partition("=")
+    if not equals:
+        raise ConfigError(f"--engine: expected NAME=URL, got {item!r}")
+    return {"name": name, "metrics_url": url}
 
 
 def _quietly(command: Any) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, HttpUrl, SocketPath, Upstream
-from aie_agent.identity import is_engine_name
 from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
+from aie_telemetry.names import is_engine_name
 
 
 class ConfigError(Exception):
@@ -134,9 +134,9 @@ def _check_values(config: Config, origin: str) -> None:
     duplicate = next((name for name in names if names.count(name) > 1), None)
     sources, store = config.sources, config.store
     rules = [
-        (not 100 <= store.max_series <= 1_000_000, "store.max_series", "accepted: 100 to 1000000"),
+        (not 100 <= store.max_series <= 100_000, "store.max_series", "accepted: 100 to 100000 (4.8 kB each at one point a second)"),
         (not 10 <= store.window <= 3600, "store.window", 'accepted: "10s" to "1h"'),
-        (not store.window <= store.retention <= 86400, "store.retention", 'accepted: at least store.window, at most "24h"'),
+        (not store.window <= store.retention <= 3600, "store.retention", 'accepted: at least store.window, at most "1h"'),
         (not 0.1 <= sources.host_period <= 60, "sources.host_period", 'accepted: "100ms" to "60s"'),
         (not 0.1 <= sources.process_period <= 60, "sources.process_period", 'accepted: "100ms" to "60s"'),
         (not 0.1 <= sources.scrape_period <= 60, "sources.scrape_period", 'accepted: "100ms" to "60s"'),
@@ -146,7 +146,7 @@ def _check_values(config: Config, origin: str) -> None:
         (
             not (config.api.listen.is_loopback or config.api.insecure),
             "api.listen",
-            f"{config.api.listen} can be reached from other hosts, without a password: set api.insecure = true if that is meant",
+            f"{config.api.listen} is open to other hosts, without a password: set api.insecure = true (--insecure) if meant",
         ),
     ]
     for wrong, key, accepted in rules:

@@ -6,18 +6,10 @@ the configuration wins the name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@-]{0,62}")
-
-
-def is_engine_name(name: str) -> bool:
-    """1 to 63 letters, digits or ._/@-, first a letter or digit: what survives as a label and on a StatsD line."""
-    return _NAME.fullmatch(name) is not None
+from typing import Literal
 
 
 class Origin(IntEnum):

@@ -58,7 +58,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """One engine over the last `Snapshot.window_s` seconds. Histories hold one point every `Snapshot.history_step_s` seconds,
-    oldest first, the last one at `Snapshot.time_s`."""
+    oldest first, the last one at `Snapshot.time_s`.
+
+    `run_queue_threads` is how many of its threads were ready and waited for a CPU, on average; `throttled_cores` how many CPUs its
+    quota took from it. `state` is "unknown" while no process of it was seen; `note` says why.
+    """
 
     name: str
     state: Literal["up", "down", "unknown"]
@@ -83,8 +87,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     duration: Quantiles = Quantiles()
     last_token_age_s: float | None = None
     cpu_cores: float | None = None
-    run_queue_ratio: float | None = None
-    throttled_ratio: float | None = None
+    run_queue_threads: float | None = None
+    throttled_cores: float | None = None
     major_faults_per_second: float | None = None
     processes: tuple[Process, ...] = ()
     generation_tokens_history: tuple[float | None, ...] = ()
@@ -147,7 +151,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent about itself. `drops` are counts since its start, by what was dropped and why; only those above 0."""
+    """The agent about itself. `drops` are counts within the window, by what was dropped and why; only those above 0."""
 
     version: str
     uptime_s: float

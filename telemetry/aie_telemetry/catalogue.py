@@ -75,7 +75,7 @@ _ENGINE_METRICS: Final = (
     _gauge("aie_engine_info", "1", (*_ENGINE, "kind", "version", "revision", "device", "dtype"),
            "Always 1; the labels describe the engine: what kind it is, its version, its model's revision, where it computes."),
     _gauge("aie_engine_up", "1", ("engine",),
-           "1 while at least one process of the engine is alive, 0 after the last one went."),
+           "1 while at least one process of the engine is alive, 0 after the last one went. Absent while none was ever seen."),
     _gauge("aie_engine_start_time_seconds", "seconds", _ENGINE, "When the engine started, in seconds since the epoch."),
     _counter("aie_engine_requests_received_total", "requests", _ENGINE,
              "Requests that reached the engine. Equals the sum of all outcomes plus those running and waiting."),

@@ -173,8 +173,8 @@ def engine(name: str, tick: int = 0, **changes: object) -> Engine:
         duration=Quantiles(p50_seconds=1.42, p99_seconds=6.8),
         last_token_age_s=0.02,
         cpu_cores=1.62,
-        run_queue_ratio=0.031,
-        throttled_ratio=0.0,
+        run_queue_threads=0.031,
+        throttled_cores=0.0,
         major_faults_per_second=0.0,
         processes=(
             Process(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
+from aie_telemetry.durations import parse_duration
 from aie_top.columns.engines import sort_keys
 from aie_top.rows import View
 from aie_top.targets import DEFAULT, Target, parse_target
@@ -137,15 +138,9 @@ def _checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
     return checked
 
 
-_UNITS: Final = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0}
-
-
 def parse_interval(text: str) -> float:
-    """Seconds from "2s", "500ms" or "2". Raises ValueError outside 0.25 s to 1 min."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError("is no time: give a number with ms or s, such as 500ms or 2s")
-    seconds = float(match[1]) * _UNITS[match[2]]
+    """Seconds, from 250 ms to 1 min. Raises ValueError for anything else."""
+    seconds = parse_duration(text.strip())
     if not 0.25 <= seconds <= 60.0:
         raise ValueError("is outside 250ms to 1m")
     return seconds

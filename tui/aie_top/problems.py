@@ -107,8 +107,7 @@ def _drops(snapshot: Snapshot, host: str) -> Iterator[ProblemRow]:
         each = ", ".join(f"{fmt.count(number)} {what}" for what, number in sorted(drops.items()))
         yield ProblemRow(
             severity="info",
-            summary=f"agent dropped since its start: {each}",
+            summary=f"agent dropped in the last {fmt.age(snapshot.window_s)}: {each}",
             subject="aie-agent",
             host=host,
-            age_s=snapshot.agent.uptime_s,
         )

@@ -16,6 +16,10 @@ from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
 from aie_agent.sources.listeners import tgids_listening_at
 from aie_ebpf import prerequisites
+from aie_telemetry import api
+
+# As the agent itself connects: never through a proxy that the environment names.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Row(NamedTuple):
@@ -47,9 +51,12 @@ def _line(row: Row, width: int) -> str:
 
 
 def _rows(config: Config) -> Iterator[Row]:
-    yield _api(config.api.listen)
-    yield from _statsd(config)
+    agent = _running_agent(config.api.listen)
+    yield _api(config.api.listen, agent)
+    yield from (_statsd_of(agent) if agent is not None else _statsd(config))
     yield from _host()
+    if not config.engines:
+        yield Row("engines", True, False, "none configured: hooks announce theirs; for others --engine NAME=URL or [[engines]]")
     for engine in config.engines:
         yield from _engine(engine, config.sources.scrape_timeout)
     for item in prerequisites.check():
@@ -57,27 +64,40 @@ def _rows(config: Config) -> Iterator[Row]:
     yield _gpu()
 
 
-def _api(listen: Address) -> Row:
+def _running_agent(listen: Address) -> api.Snapshot | None:
+    """What the agent that serves at this address shows, if one does."""
+    try:
+        with _OPENER.open(f"http://{listen}/api/v1/snapshot", timeout=2) as answer:
+            return msgspec.json.decode(answer.read(8 << 20), type=api.Snapshot)
+    except (OSError, ValueError):  # nobody there, or not an agent of this version
+        return None
+
+
+def _api(listen: Address, agent: api.Snapshot | None) -> Row:
     what = f"HTTP API on {listen}"
+    if agent is not None:
+        return Row(what, True, True, f"an agent serves here already, since {agent.agent.uptime_s:.0f} s")
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((listen.host, listen.port))
         except OSError as error:
-            return _held_by_agent(what, listen, error)
+            return Row(what, False, True, f"cannot listen: {error.strerror}", "set api.listen, or stop what holds the port")
     return Row(what, True, True, "free")
 
 
-def _held_by_agent(what: str, listen: Address, error: OSError) -> Row:
-    """A port that is taken is fine when an agent already serves there."""
-    try:
-        with urllib.request.urlopen(f"http://{listen}/healthz", timeout=2) as answer:
-            if answer.status == 200 and answer.read(16) == b"ok\n":
-                return Row(what, True, True, "an agent serves here already")
-    except (OSError, ValueError):
-        pass
-    return Row(what, False, True, f"cannot listen: {error.strerror}", "set api.listen, or stop what holds the port")
+def _statsd_of(agent: api.Snapshot) -> Iterator[Row]:
+    """The sockets are the running agent's, and it knows whether they work."""
+    for source in agent.sources:
+        if source.name == "statsd":
+            yield Row(
+                "StatsD",
+                source.state != "down",
+                True,
+                source.reason or "the running agent's sockets",
+                "see the running agent's log",
+            )
 
 
 def _statsd(config: Config) -> Iterator[Row]:
@@ -139,7 +159,7 @@ def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
         return
     what = f"engine {engine.name}"
     try:
-        with urllib.request.urlopen(engine.metrics_url, timeout=timeout_s) as answer:
+        with _OPENER.open(engine.metrics_url, timeout=timeout_s) as answer:
             page = answer.read(1 << 20).decode(errors="replace")
     except (OSError, ValueError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", error)

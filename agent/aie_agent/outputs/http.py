@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
@@ -20,7 +21,10 @@ from aie_telemetry.exposition import CONTENT_TYPE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+log = logging.getLogger(__name__)
+
 MAX_STREAMS: Final = 32
+MAX_SERIES_WITH_POINTS: Final = 500
 SEND_TIMEOUT_S: Final = 5.0
 """A reader of the event stream that takes no event for so long is disconnected: nothing may pile up for it."""
 
@@ -105,6 +109,10 @@ class HttpServer:
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
+        except Exception as error:
+            log.exception("%s failed", request.path)
+            self.requests[path, 500] += 1
+            return _error(500, f"internal error: {type(error).__name__}")
         self.requests[path, response.status] += 1
         return response
 
@@ -146,6 +154,8 @@ class HttpServer:
         ]
         if name is not None and not found:
             return _error(404, f"no series {name!r}" + (f" of engine {engine!r}" if engine else ""))
+        if name is not None and len(found) > MAX_SERIES_WITH_POINTS:
+            return _error(413, f"{name!r} has {len(found)} series, more than {MAX_SERIES_WITH_POINTS}: name an engine")
         series = tuple(_as_series(each, with_points=name is not None) for each in found)
         return _json(api.SeriesPage(version=api.VERSION, time_s=time_s, series=series))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from aie_agent.about import About
-from aie_agent.analysis.window import level_history, quantiles_of, rate, rate_history
+from aie_agent.analysis.window import increase, level_history, quantiles_of, rate, rate_history
 from aie_agent.identity import Engines
 from aie_agent.series import Series
 from aie_agent.sources.base import Health
@@ -18,6 +18,9 @@ HISTORY_STEP_S = 1.0
 
 # Sources by the part of their name before ':', and how they are called where an engine's numbers come from.
 _ORIGINS = {"scrape": "page", "statsd": "statsd", "bpf": "ebpf"}
+
+# CPU time in which this host did nothing of its own: what the hypervisor gave to others (steal), it did not use.
+_NOT_BUSY = ("idle", "iowait", "steal")
 
 
 class SnapshotBuilder:
@@ -99,14 +102,20 @@ class SnapshotBuilder:
             duration=quantiles("aie_engine_request_duration_seconds"),
             last_token_age_s=None if last_token_s is None else max(now_s - last_token_s, 0.0),
             cpu_cores=cores,
-            run_queue_ratio=per_second("aie_process_run_queue_seconds_total"),
-            throttled_ratio=per_second("aie_process_cgroup_throttled_seconds_total"),
+            run_queue_threads=per_second("aie_process_run_queue_seconds_total"),
+            throttled_cores=per_second("aie_process_cgroup_throttled_seconds_total"),
             major_faults_per_second=per_second("aie_process_major_faults_total"),
             processes=tuple(_process(row) for row in self._processes.rows(name)),
             generation_tokens_history=rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
             running_history=self._levels("aie_engine_requests_running", now_s, engine=name),
-            note=self._processes.note(name),
+            note=self._note(name),
         )
+
+    def _note(self, name: str) -> str | None:
+        """What cannot be seen of an engine, and why."""
+        if self._engines.state(name) == "unknown":
+            return "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
+        return self._processes.note(name)
 
     def _info(self, name: str, now_s: float) -> dict[str, str]:
         live = _live(self._store.scalars("aie_engine_info", engine=name), now_s)
@@ -158,7 +167,7 @@ class SnapshotBuilder:
         def level(metric: str) -> float | None:
             return self._store.current(metric, now_s)
 
-        idle = share("idle", "iowait")
+        idle = share(*_NOT_BUSY)
         cpus = level("aie_host_cpus")
         return api.Host(
             hostname=self._about.hostname,
@@ -189,7 +198,8 @@ class SnapshotBuilder:
     def _busy_history(self, now_s: float, cpus: float | None) -> tuple[float | None, ...]:
         if not cpus:
             return ()
-        idle = [s for s in self._store.scalars("aie_host_cpu_seconds_total") if dict(s.tags).get("mode") in ("idle", "iowait")]
+        modes = self._store.scalars("aie_host_cpu_seconds_total")
+        idle = [series for series in modes if dict(series.tags).get("mode") in _NOT_BUSY]
         history = rate_history(idle, now_s, HISTORY_POINTS, HISTORY_STEP_S)
         return tuple(None if value is None else min(max(1.0 - value / cpus, 0.0), 1.0) for value in history)
 
@@ -217,12 +227,12 @@ class SnapshotBuilder:
             cpu_cores=rate(store.scalars("aie_agent_cpu_seconds_total"), start_s, now_s),
             resident_bytes=store.current("aie_agent_resident_bytes", now_s),
             statsd_samples_per_second=rate(store.scalars("aie_agent_statsd_samples_total"), start_s, now_s),
-            drops=self._drops(),
+            drops=self._drops(now_s, start_s),
         )
 
-    def _drops(self) -> dict[str, float]:
-        counted = {
-            f"{what}:{' '.join(value for _, value in series.tags)}": series.value
+    def _drops(self, now_s: float, start_s: float) -> dict[str, float]:
+        gained = {
+            f"{what}:{' '.join(value for _, value in series.tags)}": increase(series, start_s, now_s)
             for metric, what in (
                 ("aie_agent_samples_refused_total", "samples"),
                 ("aie_agent_scrape_refused_total", "page"),
@@ -232,7 +242,7 @@ class SnapshotBuilder:
             )
             for series in self._store.scalars(metric)
         }
-        return {name: count for name, count in counted.items() if count > 0}
+        return {name: rise[0] for name, rise in gained.items() if rise is not None and rise[0] > 0}
 
 
 def _live(all_series: Iterable[Series], now_s: float) -> list[Series]:

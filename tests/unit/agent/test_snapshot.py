@@ -130,10 +130,10 @@ def test_host_shares(world: World) -> None:
         stall = Point("aie_host_pressure_seconds_total", Kind.COUNTER, (("kind", "some"), ("resource", "cpu")), 0.25 * second)
         world.feed("host", 1000.0 + second, *points, stall, Point("aie_host_cpus", Kind.GAUGE, (), 4.0))
     host = world.builder.build(1010.0).host
-    assert host.cpu_busy_ratio == pytest.approx(1.7 / 4)
+    assert host.cpu_busy_ratio == pytest.approx(1.5 / 4)
     assert host.cpu_steal_ratio == pytest.approx(0.05)
     assert host.pressure == {"cpu": api.Pressure(some_ratio=pytest.approx(0.25), full_ratio=None)}
-    assert host.cpu_busy_history[-5:] == pytest.approx([1.7 / 4] * 5)
+    assert host.cpu_busy_history[-5:] == pytest.approx([1.5 / 4] * 5)
 
 
 def test_down_engine_and_source_say_since_when(world: World) -> None:
@@ -147,7 +147,9 @@ def test_down_engine_and_source_say_since_when(world: World) -> None:
 
 
 def test_drops_name_what_and_why(world: World) -> None:
-    drop = Point("aie_agent_statsd_dropped_total", Kind.COUNTER, (("reason", "bad_value"),), 3.0)
-    none = Point("aie_agent_samples_refused_total", Kind.COUNTER, (("reason", "series_limit"),), 0.0)
-    world.feed("agent", 1000.0, drop, none)
-    assert world.builder.build(1000.0).agent.drops == {"statsd:bad_value": 3.0}
+    for time_s, dropped in ((1000.0, 2.0), (1001.0, 5.0), (1002.0, 5.0)):
+        drop = Point("aie_agent_statsd_dropped_total", Kind.COUNTER, (("reason", "bad_value"),), dropped)
+        none = Point("aie_agent_samples_refused_total", Kind.COUNTER, (("reason", "series_limit"),), 0.0)
+        world.feed("agent", time_s, drop, none)
+    assert world.builder.build(1002.0).agent.drops == {"statsd:bad_value": 3.0}
+    assert world.builder.build(1090.0).agent.drops == {}, "what was dropped long ago is no problem of now"

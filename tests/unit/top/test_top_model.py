@@ -136,7 +136,7 @@ _NUMBERS = (
     "prompt_tokens_per_second",
     "generation_tokens_per_second",
     "cpu_cores",
-    "throttled_ratio",
+    "throttled_cores",
 )
 
 

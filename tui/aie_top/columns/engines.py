@@ -145,7 +145,7 @@ ENGINE_COLUMNS: Final[tuple[Column[EngineRow], ...]] = (
     _history("tokens_history", "HISTORY", 13, lambda e: e.generation_tokens_history, "tokens per second, one column a second"),
     _engine("prompt_tokens", "PROMPT/S", 8, 17, lambda e: e.prompt_tokens_per_second, fmt.rate, "prompt tokens read per second"),
     _engine("cpu", "CPU", 5, 18, lambda e: e.cpu_cores, fmt.count, "CPU cores in use"),
-    _engine("throttled", "THROTL", 6, 20, lambda e: e.throttled_ratio, fmt.percent, "share of time throttled by its cgroup"),
+    _engine("throttled", "THROTL", 6, 20, lambda e: e.throttled_cores, fmt.count, "CPU cores taken from it by its cgroup's quota"),
     _history("running_history", "RUN HISTORY", 21, lambda e: e.running_history, "requests running, one column a second"),
     _text("model", "MODEL", 12, 19, 28, lambda row: row.engine.model, "model it serves"),
 )

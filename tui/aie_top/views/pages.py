@@ -128,7 +128,7 @@ def _about_agent(about: Agent) -> Iterable[tuple[str, str | None]]:
     yield "series", f"{about.series} of at most {about.series_limit}"
     yield "StatsD", _with(fmt.rate(about.statsd_samples_per_second), "samples/s")
     for what, number in about.drops.items():
-        yield "dropped", f"{fmt.count(number)} {what}"
+        yield "dropped lately", f"{fmt.count(number)} {what}"
 
 
 def _sources(row: HostRow, width: int) -> list[Line]:
@@ -187,8 +187,8 @@ def _traffic(engine: Engine) -> Iterable[tuple[str, str | None]]:
 
 def _on_host(engine: Engine) -> Iterable[tuple[str, str | None]]:
     yield "CPU", _with(fmt.rate(engine.cpu_cores), "cores")
-    yield "waits for a CPU", _with(fmt.percent(engine.run_queue_ratio), "of its time")
-    yield "throttled", _with(fmt.percent(engine.throttled_ratio), "of its time")
+    yield "waits for a CPU", _with(fmt.rate(engine.run_queue_threads), "threads on average")
+    yield "throttled", _with(fmt.rate(engine.throttled_cores), "cores taken by its quota")
     yield "major faults", _with(fmt.rate(engine.major_faults_per_second), "/s")
 
 

@@ -39,7 +39,7 @@ def host_lines(frame: Frame, _view: View, place: Place) -> list[Line]:
 def _no_engine(frame: Frame) -> str:
     if not any(row.host is not None for row in frame.hosts):
         return "nothing heard from an agent yet"
-    return "no engine seen yet: `aie-agent check` says how to add one"
+    return "no engine seen yet: hooks announce theirs; others: aie-agent run --engine NAME=URL"
 
 
 def _with_host(columns: Sequence[Column[Row]], frame: Frame) -> list[Column[Row]]:
