@@ -34,10 +34,10 @@ def start_engine(start: Start, socket_path: Path, name: str = "smollm2") -> tupl
     return engine, url
 
 
-def start_agent(start: Start, tmp_path: Path, *arguments: str) -> tuple[Program, str]:
+def start_agent(start: Start, tmp_path: Path, *arguments: str, udp: str = "127.0.0.1:0") -> tuple[Program, str]:
     """The agent, listening."""
     config = tmp_path / "agent.toml"
-    config.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "127.0.0.1:0"\n')
+    config.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "{udp}"\n')
     agent = start("aie-agent", "run", "--config", str(config), *arguments)
     return agent, agent.url()
 
@@ -160,20 +160,26 @@ def test_agent_restarted_under_a_running_engine(start: Start, tmp_path: Path) ->
     second, second_url = start_agent(start, tmp_path)
     view = eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.processes and view, alive=second)
     assert view.state == "up"
+    quiet = eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.outcomes_per_second and view, alive=second)
+    assert quiet.outcomes_per_second["ok"] == 0, "what was counted while no agent listened did not happen just now"
     assert chat(engine_url) == 200
     eventually(lambda: (view := engine_view(second_url, "smollm2")) and view.outcomes_per_second.get("ok"), alive=second)
 
 
 def test_flood_leaves_the_agent_answering_within_its_caps(start: Start, tmp_path: Path) -> None:
-    agent, agent_url = start_agent(start, tmp_path)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        udp_port = free.getsockname()[1]
+    agent, agent_url = start_agent(start, tmp_path, udp=f"127.0.0.1:{udp_port}")
     eventually(lambda: snapshot(agent_url), alive=agent)
     socket_path = tmp_path / "statsd.sock"
     flooding = threading.Event()
     flooding.set()
 
     def flood(worker: int) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.connect(str(socket_path))
+        family, address = ((socket.AF_UNIX, str(socket_path)), (socket.AF_INET, ("127.0.0.1", udp_port)))[worker]
+        with socket.socket(family, socket.SOCK_DGRAM) as sender:
+            sender.connect(address)
             sender.setblocking(False)
             count = 0
             while flooding.is_set():
@@ -189,11 +195,15 @@ def test_flood_leaves_the_agent_answering_within_its_caps(start: Start, tmp_path
         dropped = eventually(lambda: (found := snapshot(agent_url)) and found.agent.drops, alive=agent)
         before = eventually(lambda: snapshot(agent_url), alive=agent)
         later = eventually(lambda: (found := snapshot(agent_url)) and found.time_s > before.time_s + 5 and found, alive=agent)
+        assert get(f"{agent_url}/healthz")[0] == 200
+        assert get(f"{agent_url}/metrics")[0] == 200
+        lost = eventually(lambda: page_value(agent_url, "aie_agent_statsd_kernel_drops_total", socket="udp"), alive=agent)
     finally:
         flooding.clear()
         for worker in workers:
             worker.join()
     assert dropped
+    assert lost
     assert later.agent.series <= later.agent.series_limit
     assert later.agent.resident_bytes < 250 * MIB
     assert get(f"{agent_url}/healthz")[0] == 200
@@ -211,6 +221,16 @@ def test_agents_port_in_use_is_one_clear_line(start: Start, tmp_path: Path) -> N
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "port is in use" in done.stderr
+
+
+def test_check_beside_a_running_agent_finds_nothing_amiss(start: Start, tmp_path: Path) -> None:
+    agent, agent_url = start_agent(start, tmp_path)
+    eventually(lambda: snapshot(agent_url), alive=agent)
+    listen = agent_url.removeprefix("http://")
+    check = [BIN / "aie-agent", "check", "--config", tmp_path / "agent.toml", "--listen", listen]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "an agent serves here already" in done.stdout
 
 
 def test_top_says_plainly_that_no_agent_answers() -> None:

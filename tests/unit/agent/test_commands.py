@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -107,6 +111,62 @@ def test_bad_configuration_is_one_line_and_status_2(command: str, arguments: lis
     assert done.stdout == b""
     assert done.stderr.count(b"\n") == 1
     assert says in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "says"),
+    [
+        ("api = 1", ["--listen", "127.0.0.1:1"], "api: expected object"),
+        ("engines = 1", ["--engine", "a=http://h/"], "engines: expected array"),
+    ],
+)
+def test_a_wrong_file_stays_one_line_with_options_beside_it(tmp_path: Path, text: str, arguments: list[str], says: str) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(text)
+    done = aie_agent("check", "--config", str(file), *arguments)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert says in done.stderr.decode()
+
+
+def test_an_engine_on_the_command_line_replaces_the_one_of_the_file(tmp_path: Path) -> None:
+    _, rows = check(
+        "--config",
+        config(tmp_path, '[[engines]]\nname = "chat"\nmetrics_url = "http://127.0.0.1:1/old"\n'),
+        "--engine",
+        "chat=http://127.0.0.1:1/new",
+    )
+    assert "/new" in str(rows["engine chat: page"]["found"])
+
+
+def test_check_ignores_the_environments_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with http_server(b"# TYPE aie_engine_info gauge\naie_engine_info 1\n") as port:
+        _, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
+    assert rows["engine chat: page"]["visible"], rows["engine chat: page"]
+    assert rows["engine chat: processes"]["visible"]
+
+
+@contextlib.contextmanager
+def http_server(body: bytes) -> Iterator[int]:
+    """Serves one body; gives the port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def test_commands_that_end_at_once_do_not_load_the_server() -> None:
