@@ -7,11 +7,12 @@ from typing import Any, BinaryIO, TextIO
 
 import msgspec
 
+from aie_agent.sources.statsd_series import verdict
 from aie_telemetry.statsd import Parsed, Parser, Sample
 
 
 def run(*, datadog: bool, as_json: bool, stdin: BinaryIO | None = None, stdout: TextIO | None = None) -> int:
-    """Reads to the end of the input. Returns 0 when every line was accepted whole, else 1."""
+    """Reads to the end of the input. Returns 0 when the agent would take every line whole, else 1."""
     parser = Parser(datadog=datadog)
     source = stdin or sys.stdin.buffer
     out = stdout or sys.stdout
@@ -21,7 +22,7 @@ def run(*, datadog: bool, as_json: bool, stdin: BinaryIO | None = None, stdout: 
         if not line.strip():
             continue
         parsed = parser.line(line)
-        refused |= bool(parsed.refusals)
+        refused |= bool(parsed.refusals or _refused_by_agent(parsed))
         out.write((_as_json(line, parsed) if as_json else _as_text(line, parsed)) + "\n")
         out.flush()
     return 1 if refused else 0
@@ -35,7 +36,15 @@ def _as_json(line: bytes, parsed: Parsed) -> str:
     }
     if parsed.ignored:
         row["ignored"] = parsed.ignored
+    if refused := _refused_by_agent(parsed):
+        row["refused"] = refused
     return msgspec.json.encode(row).decode()
+
+
+def _refused_by_agent(parsed: Parsed) -> list[str]:
+    """Why the agent would not take samples that the codec can read: reserved names, foreign labels and the like."""
+    verdicts = [(sample, verdict(sample)[1]) for sample in parsed.samples]
+    return [f"{sample.name}: {reason.sentence}" for sample, reason in verdicts if reason is not None]
 
 
 def _sample_row(sample: Sample) -> dict[str, Any]:
@@ -57,8 +66,11 @@ def _as_text(line: bytes, parsed: Parsed) -> str:
         tags = "".join(f" {key}={value}" for key, value in sample.tags)
         rate = "" if sample.rate == 1.0 else f", each stands for {1 / sample.rate:g}"
         change = "changes by " if sample.delta else ""
-        rows.append(f"  {sample.type} {sample.name}{tags}: {change}{sample.value}{rate}")
+        series, reason = verdict(sample)
+        stored = "" if reason is not None or series == sample.name else f", stored as {series}"
+        rows.append(f"  {sample.type} {sample.name}{tags}: {change}{sample.value}{rate}{stored}")
     if parsed.ignored:
         rows.append(f"  ignored: aie does not use lines of kind {parsed.ignored}")
     rows += [f"  refused: {refusal}" for refusal in parsed.refusals]
+    rows += [f"  refused by the agent: {reason}" for reason in _refused_by_agent(parsed)]
     return "\n".join(rows)

@@ -45,6 +45,19 @@ def test_parse_statsd_for_people() -> None:
     )
 
 
+def test_parse_statsd_says_what_the_agent_would_refuse_all_the_same() -> None:
+    lines = b"fine:1|c\nc:-2|c\naie_foo:1|c\naie_engine_requests_running,engine=e,zone=a:3|g\n"
+    done = aie_agent("parse-statsd", "--json", stdin=lines)
+    rows = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert [len(row["samples"]) for row in rows] == [1, 1, 1, 1], "the codec reads them all"
+    assert [row["errors"] for row in rows] == [[], [], [], []]
+    assert [bool(row.get("refused")) for row in rows] == [False, True, True, True]
+    assert done.returncode == 1
+    text = aie_agent("parse-statsd", stdin=b"wait:5|ms\naie_foo:1|c\n").stdout.decode()
+    assert "stored as wait_seconds" in text
+    assert "refused by the agent: aie_foo:" in text
+
+
 def test_parse_statsd_takes_any_bytes() -> None:
     done = aie_agent("parse-statsd", "--json", stdin=bytes(range(256)) * 50)
     assert done.stderr == b""
