@@ -17,7 +17,8 @@ from aie_agent.sources.procfs import Procfs
 from aie_agent.sources.relay import Relay
 from aie_agent.sources.statsd_aggregate import Aggregator
 from aie_agent.sources.statsd_listeners import Listener, UdpListener, UnixListener
-from aie_agent.sources.statsd_receiver import Receiver
+from aie_agent.sources.statsd_reasons import Reason
+from aie_agent.sources.statsd_receiver import Received, Receiver
 from aie_agent.sources.statsd_senders import Introductions, NamespacePids
 
 
@@ -66,7 +67,7 @@ class StatsdSource:
         self._introductions = Introductions(NamespacePids(procfs or Procfs()))
         self._overflows = 0
         self._closed_drops: Counter[str] = Counter()
-        self._kernel_drops: dict[str, int] = {}
+        self._counters = StatsdCounters({}, {}, 0, {}, {}, {}, None if relay is None else 0, {})
         # The agent gives up waiting for a collection when it stops, and closes; the thread may still be at it.
         self._collecting = threading.Lock()
         self._closed = False
@@ -92,20 +93,8 @@ class StatsdSource:
         await asyncio.to_thread(self._close)
 
     def counters(self) -> StatsdCounters:
-        """Counts since the start; kernel drops as of the last collection."""
-        received = self._receiver.totals()
-        if self._overflows:
-            received.refused["overflow"] += self._overflows
-        return StatsdCounters(
-            packets=dict(received.packets),
-            bytes=dict(received.bytes),
-            samples=received.samples,
-            dropped=dict(received.refused),
-            ignored=dict(received.ignored),
-            kernel_drops=self._kernel_drops,
-            relayed=None if self._relay is None else self._relay.packets,
-            relay_dropped={} if self._relay is None else dict(self._relay.dropped),
-        )
+        """Counts since the start, as of the last collection: asking costs nothing and waits for nobody."""
+        return self._counters
 
     def counts(self) -> Iterable[Count]:
         """The same as `aie_agent_statsd_*` and `aie_agent_relay_*`."""
@@ -130,11 +119,11 @@ class StatsdSource:
         problems = self._open_listeners()
         self._receiver.listen(tuple(self._listeners.values()))
         problems += self._connect_relay(now_s)
-        interval, sure, claims = self._receiver.swap(now_s)
+        interval, senders, received = self._receiver.swap(now_s)
         points, histograms, overflows = interval.points()
         self._overflows += overflows
-        self._note_kernel_drops()
-        batch = Batch(self.name, now_s, points, histograms, self._introductions.report(sure, claims, now_s))
+        batch = Batch(self.name, now_s, points, histograms, self._introductions.report(senders, now_s))
+        self._counters = self._counted(received)
         if problems:
             raise SourceError("; ".join(problems), batch)
         return batch
@@ -169,18 +158,31 @@ class StatsdSource:
         relay.connect(now_s, lambda peer: any(listener.is_at(peer) for listener in self._listeners.values()))
         return [] if relay.trouble is None else [relay.trouble]
 
-    def _note_kernel_drops(self) -> None:
+    def _counted(self, received: Received) -> StatsdCounters:
+        dropped = received.refused + self._introductions.refused + Counter({Reason.OVERFLOW: self._overflows})
+        relay = self._relay
+        return StatsdCounters(
+            packets=dict(received.packets),
+            bytes=dict(received.bytes),
+            samples=received.samples,
+            dropped={str(reason): count for reason, count in dropped.items()},
+            ignored=dict(received.ignored),
+            kernel_drops=self._kernel_drops(),
+            relayed=None if relay is None else relay.packets,
+            relay_dropped={} if relay is None else dict(relay.dropped),
+        )
+
+    def _kernel_drops(self) -> dict[str, int]:
         drops = Counter(self._closed_drops)
         for label, listener in self._listeners.items():
             drops[label] += listener.kernel_drops() or 0
-        self._kernel_drops = {label: count for label, count in drops.items() if label != UnixListener.label}
+        return {label: count for label, count in drops.items() if label != UnixListener.label}
 
     def _close(self) -> None:
         with self._collecting:
             if self._closed:
                 return
             self._closed = True
-            self._note_kernel_drops()
             self._receiver.stop()
             for listener in self._listeners.values():
                 listener.close()

@@ -10,12 +10,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from aie_agent.samples import Hello
 from aie_agent.sources.relay import Relay
 from aie_agent.sources.statsd_aggregate import ANONYMOUS, Aggregator, Interval
 from aie_agent.sources.statsd_listeners import Listener, Packet
 from aie_agent.sources.statsd_reasons import Reason
-from aie_agent.sources.statsd_senders import Heard
+from aie_agent.sources.statsd_senders import Heard, Senders
 from aie_agent.sources.statsd_series import Identity
 from aie_telemetry.statsd import Parser
 
@@ -89,20 +88,19 @@ class Receiver:
         if failure is not None:
             raise RuntimeError(f"the StatsD thread ended and was started again: {failure}") from failure
 
-    def swap(self, now_s: float) -> tuple[Interval, set[Hello], set[Identity]]:
-        """What came in since the last time: the sums, the senders that are known, those that claim a pid."""
+    def swap(self, now_s: float) -> tuple[Interval, Senders, Received]:
+        """What came in since the last time: the sums and the senders; and what came in since the start.
+
+        Waits for the batch that is being read: not for the event loop.
+        """
         with self._lock:
             self._last_sender = None
-            return self._aggregator.swap(now_s), *self._heard.take()
+            return self._aggregator.swap(now_s), self._heard.take(), self._totals()
 
-    def totals(self) -> Received:
-        """What came in since the start, and what of it was refused anywhere."""
-        with self._lock:
-            received = self._received
-            refused = received.refused + self._aggregator.refused + self._heard.refused
-            return Received(
-                Counter(received.packets), Counter(received.bytes), received.samples, refused, Counter(received.ignored)
-            )
+    def _totals(self) -> Received:
+        received = self._received
+        refused = received.refused + self._aggregator.refused + self._heard.refused
+        return Received(Counter(received.packets), Counter(received.bytes), received.samples, refused, Counter(received.ignored))
 
     def stop(self) -> None:
         """Ends the thread, and waits for that. The listeners remain the caller's."""
@@ -158,8 +156,8 @@ class Receiver:
             # Its last line is cut anywhere: half a number is a number too.
             received.refused[Reason.PACKET_TRUNCATED] += 1
             data = data[: data.rfind(b"\n") + 1]
-        elif self._relay is not None:
-            self._relay.send(data)
+        if self._relay is not None:
+            self._relay.send(packet.data, truncated=packet.truncated)
         add, sender = self._aggregator.add, packet.tgid or ANONYMOUS
         last = self._last_sender
         for parsed in self._parser.packet(data):

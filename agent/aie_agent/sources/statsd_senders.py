@@ -1,17 +1,19 @@
 """Which process sends for which engine: from the kernel's credentials on the Unix socket, or from the pid that a hello line claims.
 
 A claimed pid is the sender's own idea of itself. In a container it means nothing out here, so it is looked for among the innermost
-pids (`NSpid`) of all processes.
+pids (`NSpid`) of all processes. What cannot be told apart is not guessed: such an engine is known by its name only.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Set
 from typing import Final, NamedTuple, TypeVar
 
 from aie_agent.samples import Hello
 from aie_agent.sources.procfs import Procfs
+from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_series import Identity
 
 REFRESH_S: Final = 5.0
@@ -21,8 +23,12 @@ SCAN_EVERY_S: Final = 5.0
 """All processes are looked through at most so often: 10 us each."""
 
 MAX_SENDERS: Final = 1024
-_REMEMBER_S: Final = 60.0
 
+MAX_NAMES: Final = 32
+"""Engines known by name only at a time: anybody may make names up, and those with processes need room too."""
+
+_REMEMBER_S: Final = 60.0
+_INIT: Final = 1
 
 _Item = TypeVar("_Item")
 
@@ -45,11 +51,8 @@ class NamespacePids:
         self._scanned_s: float | None = None
 
     def resolve(self, claims: set[int], now_s: float) -> dict[int, int | None]:
-        """For each claimed pid that could be looked for now, the process, or None where it cannot be told.
-
-        Where exactly one process has it as its innermost pid, that one. Where none or several have, the process that has it
-        out here, if there is one: a sender on the host itself.
-        """
+        """For each claimed pid that could be looked for now: the one process that calls itself so, or None where there is none
+        or more than one, so that it cannot be told."""
         resolved: dict[int, int | None] = {}
         unknown = set()
         for claim in claims:
@@ -86,14 +89,24 @@ class NamespacePids:
         return by_pid
 
     def _settle(self, claim: int, candidates: list[int], now_s: float) -> int | None:
-        tgid = candidates[0] if len(candidates) == 1 else claim
-        start_ticks = self._procfs.start_ticks(tgid)
+        # Every container has a pid 1, seen from here or not. The one out here is init, which sends nothing.
+        if len(candidates) != 1 or candidates[0] == _INIT:
+            return None
+        start_ticks = self._procfs.start_ticks(candidates[0])
         if start_ticks is None:
             return None
         if len(self._found) >= MAX_SENDERS:
             self._found.clear()
-        self._found[claim] = _Found(tgid, start_ticks, now_s)
-        return tgid
+        self._found[claim] = _Found(candidates[0], start_ticks, now_s)
+        return candidates[0]
+
+
+class Senders(NamedTuple):
+    """Who was heard: processes that the kernel vouches for, those that claim a pid, and engines of which there is only the name."""
+
+    sure: Set[Hello] = frozenset()
+    claims: Set[Identity] = frozenset()
+    names: Set[str] = frozenset()
 
 
 class Heard:
@@ -103,28 +116,30 @@ class Heard:
         self.refused: Counter[str] = Counter()
         self._sure: set[tuple[str, int]] = set()  # plain, since this is looked up for every packet
         self._claims: set[Identity] = set()
+        self._names: set[str] = set()
 
     def add(self, identity: Identity, credential_tgid: int | None, *, may_claim: bool) -> None:
-        """Somebody sent for an engine: a process that the kernel vouches for, or one that may claim a pid and does."""
+        """Somebody sent for an engine: a process that the kernel vouches for, one that claims a pid, or nobody knows who."""
         if credential_tgid is not None:
             self._keep(self._sure, (identity.engine, credential_tgid))
-        elif identity.claimed_pid is not None:
-            if may_claim:
-                self._keep(self._claims, identity)
-            else:
-                self.refused["foreign_hello"] += 1
+        elif identity.claimed_pid is not None and may_claim:
+            self._keep(self._claims, identity)
+        else:
+            if identity.claimed_pid is not None:
+                self.refused[Reason.FOREIGN_HELLO] += 1
+            self._keep(self._names, identity.engine)
 
-    def take(self) -> tuple[set[Hello], set[Identity]]:
-        """Senders that are known for sure, and those that claim a pid."""
-        sure, claims = self._sure, self._claims
-        self._sure, self._claims = set(), set()
-        return {Hello(*pair) for pair in sure}, claims
+    def take(self) -> Senders:
+        """Everybody, once."""
+        sure, claims, names = self._sure, self._claims, self._names
+        self._sure, self._claims, self._names = set(), set(), set()
+        return Senders({Hello(*pair) for pair in sure}, claims, names)
 
     def _keep(self, known: set[_Item], item: _Item) -> None:
         if item in known:
             return
         if len(known) >= MAX_SENDERS:
-            self.refused["sender_limit"] += 1
+            self.refused[Reason.SENDER_LIMIT] += 1
         else:
             known.add(item)
 
@@ -133,28 +148,58 @@ class Introductions:
     """Turns what was heard into hellos: a new sender at once, one that goes on every few seconds."""
 
     def __init__(self, pids: NamespacePids) -> None:
+        self.refused: Counter[str] = Counter()
         self._pids = pids
         self._pending: dict[Identity, float] = {}
         self._reported_s: dict[Hello, float] = {}
+        self._placed_s: dict[str, float] = {}  # engines of which a process is known
+        self._named_s: dict[str, float] = {}  # engines of which there is only the name
 
-    def report(self, sure: set[Hello], claims: set[Identity], now_s: float) -> list[Hello]:
+    def report(self, senders: Senders, now_s: float) -> list[Hello]:
         """The hellos that are due. A claim that cannot be looked for yet waits for the next scan."""
-        due = [*sure, *self._resolve(claims, now_s)]
-        self._reported_s = {hello: at_s for hello, at_s in self._reported_s.items() if 0 <= now_s - at_s < REFRESH_S}
-        new = sorted(hello for hello in dict.fromkeys(due) if hello not in self._reported_s)
+        found, unplaced = self._resolve(senders.claims, now_s)
+        placed = [*senders.sure, *found]
+        self._placed_s = _current(self._placed_s, now_s, _REMEMBER_S)
+        for hello in placed:
+            if hello.engine in self._placed_s or len(self._placed_s) < MAX_SENDERS:
+                self._placed_s[hello.engine] = now_s
+        due = [*placed, *self._by_name(senders.names | unplaced, now_s)]
+        self._reported_s = _current(self._reported_s, now_s, REFRESH_S)
+        new = sorted({hello for hello in due if hello not in self._reported_s}, key=lambda hello: (hello.engine, hello.tgid or 0))
         self._reported_s.update(dict.fromkeys(new, now_s))
         return new
 
-    def _resolve(self, claims: set[Identity], now_s: float) -> list[Hello]:
+    def _resolve(self, claims: Set[Identity], now_s: float) -> tuple[list[Hello], set[str]]:
+        """What became of claims: the processes that were found, and the engines whose process was not."""
         for identity in claims:
             if len(self._pending) < MAX_SENDERS:
                 self._pending.setdefault(identity, now_s)
         wanted = {identity.claimed_pid for identity in self._pending if identity.claimed_pid is not None}
         resolved = self._pids.resolve(wanted, now_s) if wanted else {}
-        hellos = []
+        found: list[Hello] = []
+        unplaced: set[str] = set()
         for identity in [identity for identity in self._pending if identity.claimed_pid in resolved]:
             del self._pending[identity]
             tgid = resolved[identity.claimed_pid or 0]
-            if tgid is not None:
-                hellos.append(Hello(identity.engine, tgid))
+            if tgid is None:
+                unplaced.add(identity.engine)
+            else:
+                found.append(Hello(identity.engine, tgid))
+        return found, unplaced
+
+    def _by_name(self, names: Set[str], now_s: float) -> list[Hello]:
+        """Hellos without a process, for engines of which none is known nor being looked for."""
+        self._named_s = _current(self._named_s, now_s, _REMEMBER_S)
+        looked_for = {identity.engine for identity in self._pending}
+        hellos = []
+        for engine in sorted(names - looked_for - self._placed_s.keys()):
+            if engine not in self._named_s and len(self._named_s) >= MAX_NAMES:
+                self.refused[Reason.SENDER_LIMIT] += 1
+                continue
+            self._named_s[engine] = now_s
+            hellos.append(Hello(engine, None))
         return hellos
+
+
+def _current(times_s: dict[_Item, float], now_s: float, age_s: float) -> dict[_Item, float]:
+    return {item: at_s for item, at_s in times_s.items() if 0 <= now_s - at_s < age_s}

@@ -1,0 +1,115 @@
+"""StatsD: which process sent, as the kernel says, as a hello claims, and where neither can be known."""
+
+# ruff: noqa: ASYNC222, ASYNC240 - nothing else runs on a test's event loop
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.privilege import NOBODY, public_directory
+from statsd_running import LINE, as_root, end, running, send_from_child, sender
+
+from aie_agent.samples import Hello
+
+
+def unshared() -> tuple[str, ...]:
+    """What runs a command as pid 1 of a pid namespace of its own."""
+    unshare = ("unshare", "--pid", "--fork", "--kill-child")
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no pid namespaces here")
+    return unshare
+
+
+class TestSenders:
+    async def test_the_kernel_says_who_sends_on_the_unix_socket(self, path: Path) -> None:
+        async with running(path) as it:
+            child = send_from_child(path, LINE)  # no hello: the engine tag is enough
+            await it.packets(1)
+            assert it.hellos == [Hello("e", child.pid)]
+            end(child)
+
+    async def test_a_hello_cannot_lie_there(self, path: Path) -> None:
+        async with running(path) as it:
+            child = send_from_child(path, b"aie_hooks_process,engine=e,pid=1:1|g")
+            await it.packets(1)
+            assert it.hellos == [Hello("e", child.pid)]
+            assert not any(batch.points for batch in it.batches)
+            end(child)
+
+    async def test_over_udp_the_pid_of_the_hello_counts(self, path: Path) -> None:
+        async with running(None, ("127.0.0.1", 0)) as it:
+            child = send_from_child(it.source.addresses["udp"], LINE, b"aie_hooks_process,engine=e,pid=%d:1|g")
+            await it.packets(2)
+            await it.until(lambda: Hello("e", child.pid) in it.hellos)
+            assert set(it.hellos) <= {Hello("e", None), Hello("e", child.pid)}  # the name first, where the sum came between
+            end(child)
+
+    async def test_over_udp_an_engine_without_a_hello_is_known_by_its_name(self) -> None:
+        async with running(None, ("127.0.0.1", 0)) as it:
+            with sender(it.source.addresses["udp"]) as udp:
+                udp.send(LINE)
+            await it.packets(1)
+            assert it.hellos == [Hello("e", None)]
+
+    async def test_over_udp_a_pid_that_nobody_has_leaves_the_name(self) -> None:
+        async with running(None, ("127.0.0.1", 0)) as it:
+            with sender(it.source.addresses["udp"]) as udp:
+                udp.send(b"aie_hooks_process,engine=e,pid=9999999:1|g")  # above the largest pid that Linux gives
+            await it.packets(1)
+            await it.until(lambda: bool(it.hellos))
+            assert it.hellos == [Hello("e", None)]
+
+    async def test_over_udp_pid_1_is_never_the_hosts(self) -> None:
+        async with running(None, ("127.0.0.1", 0)) as it:
+            with sender(it.source.addresses["udp"]) as udp:
+                udp.send(b"aie_hooks_process,engine=e,pid=1:1|g")
+            await it.packets(1)
+            await it.until(lambda: bool(it.hellos))
+            assert Hello("e", 1) not in it.hellos
+
+    @as_root
+    async def test_over_udp_a_containers_pid_1_is_not_told_from_the_hosts(self) -> None:
+        async with running(None, ("127.0.0.1", 0)) as it:
+            child = send_from_child(it.source.addresses["udp"], b"aie_hooks_process,engine=e,pid=%d:1|g", prefix=unshared())
+            await it.packets(1)
+            await it.until(lambda: bool(it.hellos))
+            assert it.hellos == [Hello("e", None)]
+            end(child)
+
+    @as_root
+    @pytest.mark.parametrize("over", ["unix", "udp"])
+    async def test_an_engine_in_a_container_is_found(self, path: Path, over: str) -> None:
+        unshare = unshared()
+        async with running(path, ("127.0.0.1", 0)) as it:
+            address = path if over == "unix" else it.source.addresses["udp"]
+            # A process with a child of its own first, so that its pid is not the 1 that others may have too.
+            shell = ("sh", "-c", 'for n in 1 2 3 4 5; do true & wait; done; "$@"; exit $?', "sh")
+            child = send_from_child(address, b"aie_hooks_process,engine=e,pid=%d:1|g", prefix=(*unshare, *shell))
+            await it.packets(1)
+            await it.until(lambda: bool(it.hellos))
+            ((engine, tgid),) = it.hellos
+            assert engine == "e"
+            status = Path(f"/proc/{tgid}/status").read_text()
+            pids = next(line for line in status.splitlines() if line.startswith("NSpid")).split()[1:]
+            assert pids[0] == str(tgid)
+            assert len(pids) > 1
+            assert Path(f"/proc/{tgid}/cmdline").read_bytes().startswith(sys.executable.encode())
+            end(child)
+
+    @as_root
+    async def test_a_process_of_another_user_may_send(self) -> None:
+        with public_directory() as directory:
+            async with running(directory / "aie" / "statsd.sock") as it:
+                pid = os.fork()
+                if pid == 0:  # nothing but system calls in here
+                    os.setuid(NOBODY)
+                    with sender(directory / "aie" / "statsd.sock") as unix:
+                        unix.send(LINE)
+                    os._exit(0)
+                assert os.waitpid(pid, 0)[1] == 0
+                await it.packets(1)
+                assert it.hellos == [Hello("e", pid)]
