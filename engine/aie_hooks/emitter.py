@@ -31,7 +31,8 @@ from aie_hooks.series import Counter, Frame, Gauge, Histogram, SilentCounter, Si
 from aie_hooks.ticker import Ticker
 from aie_hooks.transport import Transport
 from aie_telemetry.catalogue import Kind
-from aie_telemetry.statsd import MIN_RATE, Dialect, encode_series
+from aie_telemetry.statsd import MIN_RATE, Dialect
+from aie_telemetry.statsd_encode import encode_series
 
 HELLO_PERIOD_S: Final = 10.0
 DROP_REASONS: Final = ("would_block", "budget", "no_receiver", "invalid")

@@ -11,7 +11,8 @@ from typing import Final
 from aie_hooks.series import Frame
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 from aie_telemetry.names import is_engine_name
-from aie_telemetry.statsd import MAX_TAGS, Dialect, Tags, encode_series
+from aie_telemetry.statsd import MAX_TAGS, Dialect, Tags
+from aie_telemetry.statsd_encode import encode_series
 
 # What separates things in a line, so that no value can hold it. Models and devices often do: "llama3:8b", "cuda:0".
 _SEPARATORS: Final[dict[Dialect, re.Pattern[str]]] = {"telegraf": re.compile(r"[\n\r:|,]"), "datadog": re.compile(r"[\n\r|,]")}

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["aie_telemetry.statsd"]):
-    from aie_telemetry.statsd import MAX_TAGS, MIN_RATE, REASONS, TYPES, Dialect, Parsed, Parser, Sample, encode
+with atheris.instrument_imports(include=["aie_telemetry.statsd", "aie_telemetry.statsd_encode"]):
+    from aie_telemetry.statsd import MAX_TAGS, MIN_RATE, REASONS, TYPES, Dialect, Parsed, Parser, Sample
+    from aie_telemetry.statsd_encode import encode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "telemetry"))
 from test_statsd_vectors import VECTORS

@@ -21,9 +21,8 @@ from aie_telemetry.statsd import (
     Parsed,
     Parser,
     Sample,
-    encode,
-    encode_series,
 )
+from aie_telemetry.statsd_encode import encode, encode_series
 
 DIALECTS: tuple[Dialect, ...] = ("telegraf", "datadog")
 # Text with all that means something in a line, so that it is not left to chance.
