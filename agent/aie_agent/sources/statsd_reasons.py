@@ -24,7 +24,7 @@ class Reason(StrEnum):
     NEGATIVE_COUNTER = "negative_counter", "a counter cannot fall; send a gauge"
     BAD_HELLO = "bad_hello", "an aie_hooks_process line that is no gauge with a valid engine and pid"
     FOREIGN_HELLO = "foreign_hello", "a pid claimed from another host or an invisible pid namespace: only the engine's name counts"
-    SENDER_LIMIT = "sender_limit", "more senders than are told apart at a time"
+    SENDER_LIMIT = "sender_limit", "more senders than are told apart at a time, or more than 32 engines known by name only"
     SERIES_LIMIT = "series_limit", "more series than are held; silent ones make room after 5 minutes"
     SERIES_SHARE = "series_share", "one sender (a process on the Unix socket; all of UDP together) holds half of the series already"
     SET_MEMBERS = "set_members", "more members of sets than are told apart in 10 seconds"

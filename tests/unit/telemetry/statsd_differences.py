@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.statsd import REASONS, Sample
 
 DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "statsd.md"
@@ -25,13 +27,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Difference:
-    """One decision: what the others do, what we do, why, and what becomes of the vectors that show it."""
+    """One decision: what the others do, what we do, why, and what becomes of the vectors that show it. `agent_refuses` is for
+    what no vector shows, because the parser reads it: lines, and why the agent does not take them."""
 
     input: str
     theirs: str
     ours: str
     reason: str
     outcomes: dict[int, Outcome]
+    agent_refuses: dict[str, Reason] = field(default_factory=dict)
 
 
 def _counter(name: str, value: float, tags: tuple[tuple[str, str], ...] = (), rate: float = 1.0) -> Sample:
@@ -55,6 +59,14 @@ DIFFERENCES: Final = (
             133: Outcome((_counter("a", 1.9),)),
             134: Outcome((_counter("a", 1.5, rate=0.5),)),
         },
+    ),
+    Difference(
+        "`a:-1|c`",
+        "Telegraf lets a counter fall. statsd_exporter refuses it",
+        "refused as `negative_counter`",
+        "Prometheus reads a counter that falls as a restart, and shows a jump. A level that falls is a gauge.",
+        {},
+        {"a:-1|c": Reason.NEGATIVE_COUNTER, "a:-0.5|c|@0.1|#x:y": Reason.NEGATIVE_COUNTER},
     ),
     Difference(
         "`a:1|ms|@0.3`",
@@ -234,15 +246,29 @@ def absent_markdown() -> str:
 
 
 def reasons_markdown() -> str:
-    """Why a line or a part of one is refused, as a table."""
-    return "| reason | meaning |\n| --- | --- |\n" + "".join(f"| `{key}` | {_cell(text)} |\n" for key, text in REASONS.items())
+    """Why the parser refuses a line or a part of one, as a table."""
+    return _reasons_table(REASONS)
+
+
+def agent_reasons_markdown() -> str:
+    """Why the agent refuses what the parser could read, as a table."""
+    return _reasons_table({str(reason): reason.sentence for reason in Reason})
+
+
+def _reasons_table(sentences: Mapping[str, str]) -> str:
+    return "| reason | meaning |\n| --- | --- |\n" + "".join(f"| `{key}` | {_cell(text)} |\n" for key, text in sentences.items())
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-SECTIONS: Final = {"differences": differences_markdown, "absent": absent_markdown, "reasons": reasons_markdown}
+SECTIONS: Final = {
+    "differences": differences_markdown,
+    "absent": absent_markdown,
+    "reasons": reasons_markdown,
+    "agent reasons": agent_reasons_markdown,
+}
 
 
 def with_sections(document: str) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 from statsd_differences import DIFFERENCES, DOCUMENT, NOT_APPLICABLE, Outcome, with_sections
 
+from aie_agent.sources.statsd_series import verdict
 from aie_telemetry.statsd import Parsed, Parser, Sample, Tags
 
 
@@ -184,6 +185,16 @@ def test_a_difference_still_is_one(id_: int) -> None:
     """A row stays in the table only as long as the vector would fail."""
     with pytest.raises((AssertionError, ValueError, KeyError)):
         check(VECTORS[id_])
+
+
+@pytest.mark.parametrize(("line", "reason"), [item for row in DIFFERENCES for item in row.agent_refuses.items()])
+def test_a_difference_that_the_agent_makes_is_what_its_row_says(line: str, reason: str) -> None:
+    (sample,) = Parser().line(line.encode()).samples
+    assert verdict(sample)[1] == reason
+
+
+def test_every_difference_is_shown() -> None:
+    assert all(row.outcomes or row.agent_refuses for row in DIFFERENCES)
 
 
 def test_packed_values_are_refused_in_telegrafs_dialect() -> None:
