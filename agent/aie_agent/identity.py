@@ -33,6 +33,8 @@ class _Entry:
     processes: set[ProcessId] = field(default_factory=set)
     ever_alive: bool = False
     down_since_s: float | None = None
+    declared: bool = True
+    declared_s: float | None = None
 
 
 class Engines:
@@ -43,7 +45,9 @@ class Engines:
 
     MAX_ENGINES = 64
     MAX_PROCESSES = 256
-    FORGET_AFTER_S = 3600.0
+    MAX_NAMES_OF_A_PROCESS = 8
+    FORGET_DOWN_AFTER_S = 3600.0
+    FORGET_UNSEEN_AFTER_S = 300.0
 
     def __init__(self, start_ticks: Callable[[int], int | None]) -> None:
         self._start_ticks = start_ticks
@@ -71,12 +75,19 @@ class Engines:
             self._absorb(name, process)
         else:
             name = self._configured_name(name, process)
+            if self._has_names_enough(name, process):
+                return None
         entry = self._entry(name, origin)
         if entry is None or (process not in entry.processes and len(entry.processes) >= self.MAX_PROCESSES):
             return None
         entry.processes.add(process)
         entry.ever_alive = True
         return name
+
+    def _has_names_enough(self, name: str, process: ProcessId) -> bool:
+        """One process must not fill the table with names."""
+        others = sum(process in entry.processes for other, entry in self._entries.items() if other != name)
+        return others >= self.MAX_NAMES_OF_A_PROCESS
 
     def _entry(self, name: str, origin: Origin) -> _Entry | None:
         entry = self._entries.get(name)
@@ -85,12 +96,16 @@ class Engines:
                 return None
             entry = self._entries[name] = _Entry(origin)
         entry.origin = max(entry.origin, origin)
+        entry.declared = True
         return entry
 
     def _configured_name(self, name: str, process: ProcessId) -> str:
         """What the engine that calls itself `name` is called in the configuration, if that names its process."""
         for owner, entry in self._entries.items():
             if entry.origin is Origin.CONFIG and process in entry.processes:
+                known = self._entries.get(name)
+                if known is not None and known.origin is not Origin.CONFIG and not known.processes:
+                    del self._entries[name]  # announced before its process was seen to be the configured one
                 self._alias(name, owner)
                 return owner
         owner = self._aliases.get(name, name)
@@ -122,20 +137,28 @@ class Engines:
     def prune(self, now_s: float) -> list[str]:
         """Forgets processes that ended, and returns the engines that lost their last one just now.
 
-        An engine stays when it is down, since that is what people want to see; one that the configuration does not name is
-        forgotten after an hour, so that engines with a new name at each start do not fill the table.
+        An engine stays when it is down, since that is what people want to see. One that the configuration does not name is forgotten
+        after an hour, or after five minutes of silence if no process of it was ever seen, so that names cannot fill the table.
         """
         went_down = []
         for name, entry in list(self._entries.items()):
             entry.processes = {p for p in entry.processes if self._start_ticks(p.tgid) == p.start_ticks}
+            if entry.declared or entry.declared_s is None:
+                entry.declared, entry.declared_s = False, now_s
             if entry.processes or not entry.ever_alive:
                 entry.down_since_s = None
             elif entry.down_since_s is None:
                 entry.down_since_s = now_s
                 went_down.append(name)
-            elif entry.origin is not Origin.CONFIG and now_s - entry.down_since_s > self.FORGET_AFTER_S:
+            if entry.origin is not Origin.CONFIG and self._is_forgotten(entry, now_s):
                 del self._entries[name]
         return went_down
+
+    def _is_forgotten(self, entry: _Entry, now_s: float) -> bool:
+        if entry.down_since_s is not None:
+            return now_s - entry.down_since_s > self.FORGET_DOWN_AFTER_S
+        unseen = not entry.ever_alive and entry.declared_s is not None
+        return unseen and now_s - (entry.declared_s or now_s) > self.FORGET_UNSEEN_AFTER_S
 
     def names(self) -> list[str]:
         """All engines, in the order in which they became known."""

@@ -72,7 +72,7 @@ def test_unnamed_engines_that_are_gone_are_forgotten_in_the_end() -> None:
     engines.declare("announced", Origin.STATSD, 11)
     host.alive = {}
     engines.prune(0.0)
-    engines.prune(Engines.FORGET_AFTER_S + 1)
+    engines.prune(Engines.FORGET_DOWN_AFTER_S + 1)
     assert engines.names() == ["configured"]
 
 
@@ -125,3 +125,31 @@ def test_nothing_may_be_current_under_the_name_of_a_dead_or_replaced_engine() ->
     host.alive = {}
     engines.prune(0.0)
     assert engines.silent() == ["chat", "hooks-name"]
+
+
+def test_names_without_a_process_are_forgotten_when_they_fall_silent() -> None:
+    engines, _ = make()
+    engines.declare("far", Origin.STATSD)
+    engines.declare("configured", Origin.CONFIG)
+    for now_s in (0.0, 200.0):
+        engines.declare("far", Origin.STATSD)
+        engines.prune(now_s)
+    assert "far" in engines.names()
+    engines.prune(200.0 + Engines.FORGET_UNSEEN_AFTER_S + 1)
+    assert engines.names() == ["configured"]
+
+
+def test_one_process_cannot_fill_the_table_with_names() -> None:
+    engines, _ = make(t10=5)
+    taken = [engines.declare(f"e{index}", Origin.STATSD, 10) for index in range(100)]
+    assert sum(name is not None for name in taken) == Engines.MAX_NAMES_OF_A_PROCESS
+    assert engines.declare("e0", Origin.STATSD, 10) == "e0", "a name that it has stays its own"
+
+
+def test_a_name_that_came_before_its_process_leaves_no_ghost() -> None:
+    engines, _ = make(t10=5)
+    engines.declare("chat", Origin.CONFIG, 10)
+    engines.declare("e", Origin.STATSD)
+    assert engines.declare("e", Origin.STATSD, 10) == "chat"
+    assert engines.names() == ["chat"]
+    assert engines.canonical("e") == "chat"
