@@ -34,10 +34,10 @@ class PrefillBudget:
             return room
         if self._mixed_steps >= _REFRESH_STEPS:
             return 0
-        if self._decode_s is None or self._token_s is None:
+        if not self._decode_s or not self._token_s:
             return min(room, _FLOOR_TOKENS)
         allowed = (MIXED_STEP_RATIO - 1.0) * self._decode_s / self._token_s
-        return min(room, max(_FLOOR_TOKENS, int(allowed)))
+        return int(min(room, max(_FLOOR_TOKENS, allowed)))  # bounded first: the smallest costs make `allowed` infinite
 
     def observe(self, decoding: int, prompt_tokens: int, duration_s: float) -> None:
         """Learns from a step that took `duration_s` seconds."""
@@ -51,9 +51,10 @@ class PrefillBudget:
             self._token_s = _moved(self._token_s, max(duration_s - self._decode_s, 0.0) / prompt_tokens)
 
 
-def _moved(estimate: float | None, measured: float) -> float:
-    if estimate is None or estimate == 0.0:
-        return measured
+def _moved(estimate: float | None, measured: float) -> float | None:
+    """None as long as nothing but 0 was measured: that says how coarse the measurement is, not that work is free."""
+    if not estimate:
+        return measured or None
     bounded = min(max(measured, estimate / _OUTLIER), estimate * _OUTLIER)
     return estimate + _WEIGHT * (bounded - estimate)
 

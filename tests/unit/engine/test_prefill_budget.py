@@ -67,6 +67,33 @@ def test_the_budget_follows_a_machine_that_slows_down() -> None:
     assert slow[1] <= 0.030 * MIXED_STEP_RATIO * 1.05
 
 
+@given(
+    ceiling=st.integers(17, 4096),
+    steps=st.lists(
+        st.tuples(st.sampled_from([0, 1, 16]), st.sampled_from([0, 1, 300]), st.sampled_from([0.0, 5e-324, 1e-9, 0.01, 1e9])),
+        max_size=40,
+    ),
+)
+def test_no_measurement_breaks_the_budget(ceiling: int, steps: list[tuple[int, int, float]]) -> None:
+    budget = PrefillBudget(ceiling)
+    for decoding, prompt_tokens, duration_s in steps:
+        budget.observe(decoding, prompt_tokens, duration_s)
+        assert 0 <= budget.tokens(decoding) <= ceiling - decoding
+
+
+def test_a_clock_too_coarse_to_see_a_prompt_does_not_make_it_free() -> None:
+    budget = PrefillBudget(512)
+    budget.observe(4, 0, 0.010)
+    budget.observe(4, 8, 0.010)
+    assert budget.tokens(4) == 8
+    budget.observe(4, 8, 0.018)  # a millisecond a token
+    assert budget.tokens(4) == 8
+    for _ in range(5_000):  # until the estimate is as small as a number can be
+        budget.observe(4, 8, 0.0)
+        budget.observe(4, 0, 0.010)
+    assert budget.tokens(4) == 508
+
+
 @given(left=st.lists(st.integers(1, 500), max_size=20), budget=st.integers(0, 600))
 def test_shares_use_the_budget_and_starve_nobody_old(left: list[int], budget: int) -> None:
     shares = share(left, budget)
