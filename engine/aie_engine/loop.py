@@ -11,15 +11,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from aie_engine.kv_arena import KvArena
 from aie_engine.metrics import EngineMetrics, KvUsage
 from aie_engine.plan import Chunk
 from aie_engine.request import FinishReason, Outcome, Request, Update
 from aie_engine.scheduler import Plan, Scheduler, StepResult
+from aie_hooks.nvtx import annotate
 
 _log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+_MAX_COMPLAINTS = 100  # about metrics: what fails does so at every step, and the log is for people
 
 Delivery = tuple[Request, Update]
 
@@ -41,6 +46,9 @@ class ModelLoop:
 
     `hand_out` gets all news of a step in one call, on the loop's thread: it must pass them to where the clients are served
     and return at once.
+
+    For a profiler every stage is an NVTX range: "plan"; then "step" around "prefill", "decode" or "mixed" (by what the step
+    computes; the runner's "forward" and "sample" lie within) and "deliver".
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class ModelLoop:
         self._clock = clock
         self._wake = threading.Condition()
         self._stopping = False
+        self._told: set[str] = set()
 
     def submit(self, request: Request) -> None:
         """Queues a request. Raises the scheduler's errors, and StoppedError after `stop`."""
@@ -74,7 +83,7 @@ class ModelLoop:
         with self._wake:
             now = self._clock()
             if self._scheduler.end(request, outcome, now, finish_reason):
-                self._metrics.ended(request.ticket, outcome, now)
+                self._tell(self._metrics.ended, request.ticket, outcome, now)
 
     def drain_s(self) -> float | None:
         """Seconds until those who wait now will probably run; None before anybody has been served."""
@@ -110,7 +119,8 @@ class ModelLoop:
                     news = self._end_all("The engine is shutting down.")
                     plan = None
                 else:
-                    plan = self._plan()
+                    with annotate("plan"):
+                        plan = self._plan()
                     news = [(request, Update(outcome=Outcome.TIMEOUT)) for request in plan.expired]
             if news:
                 self._hand_out(news)
@@ -121,45 +131,69 @@ class ModelLoop:
         now = self._clock()
         plan = self._scheduler.plan(now)
         for request in plan.expired:
-            self._metrics.ended(request.ticket, Outcome.TIMEOUT, now)
+            self._tell(self._metrics.ended, request.ticket, Outcome.TIMEOUT, now)
         for request in plan.admitted:
-            self._metrics.admitted(request.ticket, now)
+            self._tell(self._metrics.admitted, request.ticket, now)
         return plan
 
     def _run_step(self, plan: Plan) -> None:
-        started = self._clock()
+        with annotate("step"):
+            started = self._clock()
+            sampled = self._compute(plan)
+            with annotate("deliver"):
+                self._hand_out(self._step_over(sampled, started))
+
+    def _compute(self, plan: Plan) -> Sequence[int | None] | None:
+        """The step's tokens; None when it failed."""
         try:
-            sampled = self._runner.execute(plan.chunks)
-            news = self._step_done(sampled, started)
+            with annotate(plan.kind):
+                return self._runner.execute(plan.chunks)
         except Exception:  # noqa: BLE001 - whatever broke this step, the requests to come deserve their chance
             _log.exception("a step of %d chunks failed", len(plan.chunks))
-            news = self._step_failed(started)
-        self._hand_out(news)
+            return None
 
-    def _step_done(self, sampled: Sequence[int | None], started: float) -> list[Delivery]:
+    def _step_over(self, sampled: Sequence[int | None] | None, started: float) -> list[Delivery]:
         now = self._clock()
         with self._wake:
-            result = self._scheduler.step_done(sampled, now - started, now)
-            self._metrics.step(result, now - started, now, time.time())
+            result = None if sampled is None else self._take_in(sampled, now - started, now)
+            if result is None:
+                return self._step_failed(now - started, now)
+            self._tell(self._metrics.step, result, now - started, now, time.time())
             for request in result.ended:
-                self._metrics.ended(request.ticket, Outcome.OK, now)
+                self._tell(self._metrics.ended, request.ticket, Outcome.OK, now)
         return _news(result)
 
-    def _step_failed(self, started: float) -> list[Delivery]:
-        now = self._clock()
-        with self._wake:
-            failed = self._scheduler.step_failed(now)
-            self._metrics.step_failed(now - started)
-            for request in failed:
-                self._metrics.ended(request.ticket, Outcome.ERROR, now)
+    def _take_in(self, sampled: Sequence[int | None], duration_s: float, now: float) -> StepResult | None:
+        """Enters the tokens in the scheduler's books; None when they do not fit, and the step has failed after all."""
+        try:
+            return self._scheduler.step_done(sampled, duration_s, now)
+        except Exception:  # noqa: BLE001 - as for the step itself
+            _log.exception("the results of a step cannot be used")
+            return None
+
+    def _step_failed(self, duration_s: float, now: float) -> list[Delivery]:
+        failed = self._scheduler.step_failed(now)
+        self._tell(self._metrics.step_failed, duration_s)
+        for request in failed:
+            self._tell(self._metrics.ended, request.ticket, Outcome.ERROR, now)
         return [(request, Update(outcome=Outcome.ERROR, detail="The engine failed to compute.")) for request in failed]
+
+    def _tell(self, record: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Calls one of the metrics'. Whatever it raises must not end what it tells of; the log has the first error of each."""
+        try:
+            record(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - see above
+            what = f"{getattr(record, '__qualname__', record)} failed: {error!r:.200}"
+            if what not in self._told and len(self._told) < _MAX_COMPLAINTS:
+                self._told.add(what)
+                _log.exception("%s", what)
 
     def _end_all(self, detail: str) -> list[Delivery]:
         now = self._clock()
         requests = self._scheduler.requests()
         for request in requests:
             self._scheduler.end(request, Outcome.ERROR, now)
-            self._metrics.ended(request.ticket, Outcome.ERROR, now)
+            self._tell(self._metrics.ended, request.ticket, Outcome.ERROR, now)
         return [(request, Update(outcome=Outcome.ERROR, detail=detail)) for request in requests]
 
 

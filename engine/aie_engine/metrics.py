@@ -108,14 +108,15 @@ class EngineMetrics:
         self._prompt_tokens.add(result.prompt_tokens)
         for request in result.first:
             self._ttft.observe(now - request.ticket.arrived_at)
-        for request in result.sampled:
-            request.ticket.hook.token()
         for gap_s, tokens in result.gaps.items():
             self._inter_token.observe(gap_s, tokens)
         if result.sampled:
             self._generation_tokens.add(len(result.sampled))
             self.last_token_at = now
             self._set("aie_engine_last_token_timestamp_seconds", wall_s)
+        # Last: a hook that fails must not make the engine look stuck.
+        for request in result.sampled:
+            request.ticket.hook.token()
 
     def step_failed(self, duration_s: float) -> None:
         """A step of the model loop raised after so many seconds."""

@@ -13,6 +13,7 @@ from aie_engine.loading import LoadedModel
 from aie_engine.model import Span, StepInputs, rope_tables
 from aie_engine.plan import Chunk
 from aie_engine.sampling import sample
+from aie_hooks.nvtx import annotate
 
 
 class Runner:
@@ -60,10 +61,12 @@ class Runner:
         """
         sampled = [chunk for chunk in chunks if chunk.sample]
         logits = self.logits(chunks)
+        if not sampled:
+            return [None] * len(chunks)
         params = [chunk.sampling for chunk in sampled]
         positions = [chunk.position + len(chunk.token_ids) for chunk in sampled]
-        with torch.inference_mode():
-            tokens = iter(sample(logits, params, positions) if sampled else [])
+        with annotate("sample"), torch.inference_mode():
+            tokens = iter(sample(logits, params, positions))
         return [next(tokens) if chunk.sample else None for chunk in chunks]
 
     def logits(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -74,7 +77,7 @@ class Runner:
         self._validate(chunks)
         if not chunks:
             return torch.empty(0, self._config.vocab, device=self._decoder.device, dtype=self._decoder.dtype)
-        with torch.inference_mode():
+        with annotate("forward"), torch.inference_mode():
             step = self._inputs(chunks)
             hidden = self._decoder.hidden_states(step, self._kv)
             last_rows = [span.end_row - 1 for span, chunk in zip(step.spans, chunks, strict=True) if chunk.sample]

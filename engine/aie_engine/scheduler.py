@@ -64,6 +64,13 @@ class Plan:
     admitted: list[Request]
     expired: list[Request]
 
+    @property
+    def kind(self) -> str:
+        """What a step that is not empty computes: "decode", "prefill" or "mixed". Decodes come first in it."""
+        decodes = self.chunks[0].position >= len(self.requests[0].prompt_ids)
+        prefills = self.chunks[-1].position < len(self.requests[-1].prompt_ids)
+        return "mixed" if decodes and prefills else "decode" if decodes else "prefill"
+
 
 @dataclass(slots=True)
 class StepResult:
@@ -139,9 +146,9 @@ class Scheduler:
 
         Raises RuntimeError without a plan under way, ValueError when the answers do not match the plan.
         """
-        if self._step is not None and len(sampled) != len(self._step.chunks):
-            raise ValueError(f"{len(sampled)} results for {len(self._step.chunks)} chunks")
-        plan = self._take_step()
+        plan = self._under_way()
+        if len(sampled) != len(plan.chunks):
+            raise ValueError(f"{len(sampled)} results for {len(plan.chunks)} chunks")
         result = StepResult()
         decoding = 0
         for request, chunk, token_id in zip(plan.requests, plan.chunks, sampled, strict=True):
@@ -154,11 +161,13 @@ class Scheduler:
                 if token_id is not None:
                     self._take_token(request, token_id, now, result)
         self._budget.observe(decoding, result.prompt_tokens, duration_s)
+        self._step = None  # not before: whatever fails above, `step_failed` can still end the step's requests
         return result
 
     def step_failed(self, now: float) -> list[Request]:
         """Ends the requests of the step under way with an error, and returns them. Those outside it go on."""
-        failed = [request for request in self._take_step().requests if request.outcome is None]
+        failed = [request for request in self._under_way().requests if request.outcome is None]
+        self._step = None
         for request in failed:
             self.end(request, Outcome.ERROR, now)
         return failed
@@ -220,11 +229,10 @@ class Scheduler:
             service_s if self._service_s is None else self._service_s + _SERVICE_WEIGHT * (service_s - self._service_s)
         )
 
-    def _take_step(self) -> Plan:
-        plan, self._step = self._step, None
-        if plan is None:
+    def _under_way(self) -> Plan:
+        if self._step is None:
             raise RuntimeError("no step is under way")
-        return plan
+        return self._step
 
     def _take_token(self, request: Request, token_id: int, now: float, result: StepResult) -> None:
         request.output_ids.append(token_id)

@@ -14,6 +14,7 @@ from aie_engine.loop import Delivery, ModelLoop, StoppedError
 from aie_engine.metrics import EngineMetrics
 from aie_engine.request import FinishReason, Outcome, Request, Update
 from aie_engine.scheduler import Limits, Scheduler
+from aie_hooks.requests import RequestHook
 
 WAIT_S = 30  # a bound for what should come at once; never waited for in a test that passes
 
@@ -92,6 +93,52 @@ def test_a_failed_step_ends_its_requests_and_the_loop_goes_on(rig: Rig) -> None:
     assert rig.wait(updates).outcome is Outcome.OK
     assert rig.outcomes() == {Outcome.ERROR: 1, Outcome.OK: 1}
     assert rig.loop.kv_usage() == (200, 0, 200)
+
+
+def test_results_that_do_not_fit_their_step_fail_it_and_the_loop_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.runner, "execute", lambda chunks: [])
+        _, updates = rig.submit(b"x", 5)
+        assert rig.wait(updates).outcome is Outcome.ERROR
+    _, updates = rig.submit(b"y", 5)
+    assert rig.wait(updates).outcome is Outcome.OK
+    assert rig.outcomes() == {Outcome.ERROR: 1, Outcome.OK: 1}
+
+
+@pytest.mark.parametrize("method", ["step", "ended", "admitted", "step_failed"])
+def test_metrics_that_fail_end_neither_a_request_nor_the_loop(
+    rig: Rig, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no room for numbers")
+
+    monkeypatch.setattr(rig.metrics, method, broken)
+    for _ in range(3):
+        request, updates = rig.submit(b"x", 5)
+        assert rig.wait(updates) == Update(request.output_ids[-1], Outcome.OK, FinishReason.LENGTH)
+        assert [update.token_id for update in updates] == continuation(b"x", 5)
+    rig.runner.failures.append(RuntimeError("the device is on fire"))
+    _, updates = rig.submit(b"x", 5)
+    assert rig.wait(updates).outcome is Outcome.ERROR
+    request, updates = rig.submit(b"x", 50)
+    rig.loop.end(request, Outcome.CANCELLED)
+    rig.wait(rig.submit(b"x", 1)[1])
+    assert rig.loop.kv_usage().used == 0
+    assert sum("no room for numbers" in record.getMessage() for record in caplog.records) == 1  # not at every step
+
+
+def test_a_hook_that_fails_costs_no_request_and_no_count(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the hook tears")
+
+    for method in ("admitted", "token", "end"):
+        monkeypatch.setattr(RequestHook, method, broken)
+    for _ in range(3):
+        assert rig.wait(rig.submit(b"x", 5)[1]).outcome is Outcome.OK
+    assert rig.outcomes() == {Outcome.OK: 3}
+    assert rig.metrics.last_token_at is not None
+    page = rig.metrics.page()
+    assert 'aie_engine_generation_tokens_total{engine="e",model="m"} 15' in page
 
 
 def test_a_request_that_is_ended_during_a_step_frees_its_memory_at_once(rig: Rig) -> None:
