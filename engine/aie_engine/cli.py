@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from aie_engine.config import ConfigError, EngineConfig, duration_s
+from aie_engine.config import ConfigError, EngineConfig
+from aie_telemetry.durations import ACCEPTED, parse_duration
 
 _CANNOT_START = 2
 
@@ -45,9 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _duration(text: str) -> float:
     try:
-        return duration_s(text)
-    except ConfigError as error:
+        seconds = parse_duration(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds == 0:  # every one of our durations is a limit, and nothing is done within no time
+        raise argparse.ArgumentTypeError(f"expected {ACCEPTED}, and longer than {text!r}")
+    return seconds
 
 
 # Flag, field, type, help. Defaults stand in EngineConfig.
@@ -64,6 +68,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--max-tokens-default", "max_tokens_default", int, "length of a chat answer whose client sets none"),
     ("--max-body-bytes", "max_body_bytes", int, "size of a request's body, at most; more is answered with 413"),
     ("--deadline", "deadline_s", _duration, "time for a request from arrival to end; then 504"),
+    ("--body-timeout", "body_timeout_s", _duration, "time for a request's body to arrive; then 408"),
     ("--grace", "grace_s", _duration, "time for running requests after SIGTERM"),
     ("--stall", "stall_s", _duration, "not ready when requests run and no token has come for so long"),
     ("--write-timeout", "write_timeout_s", _duration, "time a client may leave its stream unread"),

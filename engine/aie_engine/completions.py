@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -18,7 +18,15 @@ from msgspec import UNSET
 from aie_engine.answers import CHAT, TEXT, Answer, Choice, Shape, Usage, usage
 from aie_engine.errors import ChatTemplateError
 from aie_engine.generation import AnswerText, Generation
-from aie_engine.http_errors import ApiError, bad_request, deadline_passed, model_not_found, queue_full, unavailable
+from aie_engine.http_errors import (
+    ApiError,
+    bad_request,
+    body_too_slow,
+    deadline_passed,
+    model_not_found,
+    queue_full,
+    unavailable,
+)
 from aie_engine.ledger import Ticket
 from aie_engine.loop import StoppedError
 from aie_engine.plan import SamplingParams
@@ -27,6 +35,7 @@ from aie_engine.request import Outcome, Request, Update
 from aie_engine.scheduler import QueueFullError, RequestTooLongError
 from aie_engine.serving import SERVING, Model, Serving
 from aie_engine.sse import SlowReaderError, SseResponse, error_event, event
+from aie_engine.uploads import OverloadError
 
 TIMEOUT_HEADER: Final = "X-Request-Timeout-Seconds"
 
@@ -76,13 +85,20 @@ async def completions(http: web.Request) -> web.StreamResponse:
 
 
 async def _counted(http: web.Request, route: _Route) -> web.StreamResponse:
-    """Whatever becomes of the request, it is in the ledger from its arrival to exactly one outcome."""
+    """Whatever becomes of the request, it is in the ledger with exactly one outcome.
+
+    It enters once its body is complete: until then its client decides how long it takes, and whoever is slow must neither
+    take a place from others nor make the engine's latencies look bad. What fails before enters and ends at once.
+    """
     serving = http.app[SERVING]
-    ticket = serving.metrics.enter(time.monotonic())
+    ticket = None
     try:
-        return await _answer(http, serving, ticket, route)
+        arrival = await _arrive(http, serving)
+        ticket = serving.metrics.enter(time.monotonic())
+        return await _answer(http, serving, arrival, ticket, route)
     except BaseException as error:
-        serving.metrics.ended(ticket, _outcome_of(error), time.monotonic())
+        now = time.monotonic()
+        serving.metrics.ended(ticket or serving.metrics.enter(now), _outcome_of(error), now)
         raise
 
 
@@ -95,29 +111,51 @@ def _outcome_of(error: BaseException) -> Outcome:
     return Outcome.CANCELLED if left else Outcome.ERROR
 
 
-async def _answer(http: web.Request, serving: Serving, ticket: Ticket, route: _Route) -> web.StreamResponse:
+class _Arrival(NamedTuple):
+    """A request whose body is complete. Its time, `timeout_s` until `deadline`, began with its headers."""
+
+    model: Model
+    body: bytes
+    timeout_s: float
+    deadline: float
+
+
+async def _arrive(http: web.Request, serving: Serving) -> _Arrival:
+    began_at = time.monotonic()
     model = serving.model()
-    deadline = ticket.arrived_at + _timeout_s(http, serving.config.deadline_s)
+    timeout_s = _timeout_s(http, serving.config.deadline_s)
+    _require_place(serving, model, newcomers=1)  # before the body is read: nobody should send what is refused anyway
+    body = await _body(http, serving, began_at, timeout_s)
+    return _Arrival(model, body, timeout_s, began_at + timeout_s)
+
+
+async def _body(http: web.Request, serving: Serving, began_at: float, timeout_s: float) -> bytes:
+    body_timeout_s = serving.config.body_timeout_s
+    try:
+        return await serving.uploads.read(http, began_at + min(body_timeout_s, timeout_s))
+    except TimeoutError:
+        raise (deadline_passed(timeout_s) if timeout_s <= body_timeout_s else body_too_slow(body_timeout_s)) from None
+    except OverloadError:
+        raise unavailable("Too many request bodies arrive at once; this one was not complete.", "overloaded") from None
+    except web.RequestPayloadError as error:
+        raise bad_request("The body does not arrive as its headers (Content-Encoding, Transfer-Encoding) announce.") from error
+
+
+def _require_place(serving: Serving, model: Model, *, newcomers: int) -> None:
+    """Raises ApiError (429) where the engine has no place for so many requests that the ledger does not count yet."""
     counts = serving.metrics.ledger.counts()
-    # Before the body is read: otherwise a flood would fill the memory with prompts that nobody will compute.
-    if counts.waiting + counts.running > serving.config.max_running + serving.config.max_waiting:
+    if counts.waiting + counts.running + newcomers > serving.config.max_requests:
         raise _queue_full(serving, model)
-    body = decode(await _body(http, ticket.arrived_at, deadline), route.kind)
+
+
+async def _answer(http: web.Request, serving: Serving, arrival: _Arrival, ticket: Ticket, route: _Route) -> web.StreamResponse:
+    model = arrival.model
+    _require_place(serving, model, newcomers=0)  # many may have sent their bodies side by side
+    body = decode(arrival.body, route.kind)
     if body.model != model.name:
         raise model_not_found(body.model, model.name)
     prompt_ids = await serving.prepare(lambda: route.prompt(model, body))
-    exchange = _Exchange(http, serving, model, route, body, ticket, deadline, prompt_ids)
-    return await exchange.run()
-
-
-async def _body(http: web.Request, arrived_at: float, deadline: float) -> bytes:
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await http.read()
-    except TimeoutError:
-        raise deadline_passed(deadline - arrived_at) from None
-    except web.RequestPayloadError as error:
-        raise bad_request("The body does not arrive as its headers (Content-Encoding, Transfer-Encoding) announce.") from error
+    return await _Exchange(http, serving, arrival, route, body, ticket, prompt_ids).run()
 
 
 def _timeout_s(http: web.Request, longest_s: float) -> float:
@@ -135,7 +173,7 @@ def _timeout_s(http: web.Request, longest_s: float) -> float:
 
 
 def _queue_full(serving: Serving, model: Model) -> ApiError:
-    return queue_full(serving.config.max_running + serving.config.max_waiting, serving.retry_after_s(model))
+    return queue_full(serving.config.max_requests, serving.retry_after_s(model))
 
 
 class _Exchange:
@@ -145,16 +183,15 @@ class _Exchange:
         self,
         http: web.Request,
         serving: Serving,
-        model: Model,
+        arrival: _Arrival,
         route: _Route,
         body: Common,
         ticket: Ticket,
-        deadline: float,
         prompt_ids: Sequence[int],
     ) -> None:
         self._http = http
         self._serving = serving
-        self._model = model
+        self._model = model = arrival.model
         self._route = route
         self._body = body
         self._id = route.shape.id_prefix + uuid.uuid4().hex
@@ -164,12 +201,12 @@ class _Exchange:
             prompt_ids=prompt_ids,
             max_tokens=self._max_tokens(len(prompt_ids)),
             sampling=_sampling(body),
-            deadline=deadline,
+            deadline=arrival.deadline,
             ticket=ticket,
             deliver=updates.put_nowait,
         )
         text = AnswerText(model.tokenizer.stream(), model.tokenizer.eos_ids, body.stop_strings())
-        self._generation = Generation(model.loop, self._request, updates, text)
+        self._generation = Generation(model.loop, self._request, updates, text, arrival.timeout_s)
 
     async def run(self) -> web.StreamResponse:
         """Submits the request and answers it. Raises ApiError; whatever is raised, the model loop is rid of the request."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from aie_telemetry.endpoints import ENGINE_HTTP_PORT
-
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+from aie_telemetry.names import is_engine_name
 
 
 class ConfigError(ValueError):
@@ -38,6 +34,7 @@ class EngineConfig:
     max_tokens_default: int = 512
     max_body_bytes: int = 1 << 20
     deadline_s: float = 120.0
+    body_timeout_s: float = 10.0
     grace_s: float = 10.0
     stall_s: float = 30.0
     write_timeout_s: float = 30.0
@@ -46,7 +43,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         checks = (
             (0 <= self.port <= 65_535, "--port", "0 to 65535 (0 takes any free port)"),
-            (bool(self.name), "--name", "a name"),
+            (is_engine_name(self.name), "--name", "1 to 63 letters, digits or ._/@-, the first a letter or digit"),
             (self.threads is None or self.threads >= 1, "--threads", "at least 1"),
             (self.kv_tokens >= 2, "--kv-tokens", "at least 2"),
             (self.max_running >= 1, "--max-running", "at least 1"),
@@ -60,15 +57,12 @@ class EngineConfig:
                 raise ConfigError(f"{flag} must be {accepted}")
 
     @property
+    def max_requests(self) -> int:
+        """Requests that run and wait together, at most."""
+        return self.max_running + self.max_waiting
+
+    @property
     def model_name(self) -> str:
         """The model's name in the API and in labels: that of its file or folder, known before anything is loaded."""
         path = Path(self.model)
         return path.stem if path.suffix == ".gguf" else path.resolve().name
-
-
-def duration_s(text: str) -> float:
-    """Seconds of a duration with a unit, as "500ms", "10s", "2m", "1h". Raises ConfigError for anything else, and for 0."""
-    match = _DURATION.fullmatch(text)
-    if match is None or float(match[1]) == 0:
-        raise ConfigError(f"{text!r} is no duration: a positive number with ms, s, m or h, such as 10s")
-    return float(match[1]) * _UNITS_S[match[2]]

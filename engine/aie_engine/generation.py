@@ -64,11 +64,15 @@ class AnswerText:
 class Generation:
     """One submitted request, seen from its client's side."""
 
-    def __init__(self, loop: ModelLoop, request: Request, updates: asyncio.Queue[Update], text: AnswerText) -> None:
+    def __init__(
+        self, loop: ModelLoop, request: Request, updates: asyncio.Queue[Update], text: AnswerText, timeout_s: float
+    ) -> None:
+        """`timeout_s` is the time that the request's deadline leaves it in all; for the message when it has passed."""
         self._loop = loop
         self._request = request
         self._updates = updates
         self._text = text
+        self._timeout_s = timeout_s
 
     async def next_piece(self) -> Piece:
         """Waits for tokens and takes all that are there, so that a client who reads slowly gets fewer, larger pieces.
@@ -103,5 +107,5 @@ class Generation:
 
     def _failure(self, update: Update) -> ApiError:
         if update.outcome is Outcome.TIMEOUT:
-            return deadline_passed(self._request.deadline - self._request.ticket.arrived_at)
+            return deadline_passed(self._timeout_s)
         return engine_failed(update.detail)

@@ -80,6 +80,12 @@ def deadline_passed(deadline_s: float) -> ApiError:
     return ApiError(HTTPStatus.GATEWAY_TIMEOUT, message, code="deadline_exceeded", outcome=Outcome.TIMEOUT)
 
 
+def body_too_slow(timeout_s: float) -> ApiError:
+    """408: the client did not send what it announced. Its connection is useless: the rest would be read as a next request."""
+    message = f"The request's body was not complete {timeout_s:g} s after its headers."
+    return ApiError(HTTPStatus.REQUEST_TIMEOUT, message, code="body_timeout", headers={"Connection": "close"})
+
+
 def engine_failed(detail: str) -> ApiError:
     """500: the model loop could not compute."""
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, detail, code="engine_error", outcome=Outcome.ERROR)

@@ -19,6 +19,7 @@ from aie_engine.generation import TextStream
 from aie_engine.http_errors import unavailable
 from aie_engine.loop import ModelLoop
 from aie_engine.metrics import EngineMetrics
+from aie_engine.uploads import Uploads
 
 _PREPARING_THREADS: Final = 2
 _MAX_RETRY_AFTER_S: Final = 60
@@ -67,6 +68,8 @@ class Serving:
     def __init__(self, config: EngineConfig, metrics: EngineMetrics) -> None:
         self.config = config
         self.metrics = metrics
+        # No more memory than the bodies of all requests that there are places for.
+        self.uploads = Uploads(config.max_body_bytes, config.max_requests * config.max_body_bytes)
         self.phase = Phase.LOADING
         self._model: Model | None = None
         # Long prompts take milliseconds to encode: neither the event loop nor the model loop may wait for them.

@@ -45,6 +45,12 @@ def refused(*arguments: str) -> str:
         (["serve", "--model", "x", "--max-step-tokens", "16"], "--max-step-tokens must be more than --max-running"),
         (["serve", "--model", "x", "--kv-tokens", "-5"], "--kv-tokens"),
         (["serve", "--model", "x", "--port", "0", "--statsd", "tcp://x"], "--statsd"),
+        (["serve", "--model", "x", "--name", "chat engine"], "--name must be 1 to 63 letters, digits or ._/@-"),
+        (["serve", "--model", "x", "--name", ""], "--name must be"),
+        (["serve", "--model", "x", "--name", "-chat"], "--name"),
+        (["serve", "--model", "x", "--name", "Häuser"], "--name must be"),
+        (["serve", "--model", "x", "--name", "n" * 64], "--name must be"),
+        (["serve", "--model", "x", "--body-timeout", "0ms"], "--body-timeout"),
         (["serve", "--model", "x", "--no-such-flag"], "--no-such-flag"),
     ],
 )

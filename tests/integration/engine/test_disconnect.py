@@ -49,7 +49,7 @@ def test_a_client_that_leaves_the_queue(engine: FakeEngine) -> None:
 
 def test_a_client_that_leaves_before_its_body_is_complete(engine: FakeEngine) -> None:
     connection = send(engine.url, "POST", CHAT, b'{"model": ', {"Content-Length": "1000"})
-    engine.wait_for(lambda: engine.metrics.ledger.counts().waiting == 1)
+    engine.wait_for(lambda: engine.serving.uploads.arriving == 1)
     connection.close()
     engine.wait_for(lambda: engine.outcomes() == {"cancelled": 1})
 

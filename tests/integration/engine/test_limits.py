@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from aie_engine.protocol import ChatRequest, CompletionRequest
 from aie_engine.request import Outcome
+from aie_telemetry.exposition import PageParser
 
 
 @pytest.fixture
@@ -90,6 +91,90 @@ def test_a_body_that_does_not_come_runs_into_the_deadline(engine: FakeEngine) ->
     connection = send(engine.url, "POST", CHAT, b"{", {"Content-Length": "100", "X-Request-Timeout-Seconds": "0.1"})
     assert receive(connection).status == 504
     assert engine.outcomes() == {"timeout": 1}
+
+
+def test_a_body_that_does_not_come_in_its_own_time_is_a_408() -> None:
+    with fake_engine(body_timeout_s=0.1) as engine:
+        reply = receive(send(engine.url, "POST", CHAT, b"{", {"Content-Length": "100"}))
+        error = reply.error()
+        assert (reply.status, error["type"], error["code"]) == (408, "invalid_request_error", "body_timeout")
+        assert reply.headers["Connection"] == "close"
+        assert_adds_up(engine, {"rejected": 1})
+        assert post(engine.url, CHAT, chat()).status == 200
+
+
+def test_slow_clients_take_no_places(engine: FakeEngine) -> None:
+    slow = [send(engine.url, "POST", CHAT, b"{", {"Content-Length": "100"}) for _ in range(30)]
+    engine.wait_for(lambda: engine.serving.uploads.arriving == 30)
+    assert_adds_up(engine, {})
+    assert post(engine.url, CHAT, chat()).status == 200
+    engine.runner.hold()
+    accepted = [send(engine.url, "POST", CHAT, chat()) for _ in range(3)]
+    engine.wait_for(lambda: engine.metrics.ledger.counts().received == 4)
+    assert_adds_up(engine, {"ok": 1})
+    assert post(engine.url, CHAT, chat()).status == 429  # full of requests, as it may be
+    engine.runner.release()
+    assert [receive(connection).status for connection in accepted] == [200] * 3
+    for connection in slow:
+        connection.close()
+    engine.wait_for(lambda: engine.outcomes() == {"ok": 4, "rejected": 1, "cancelled": 30})
+    assert engine.serving.uploads.arriving == 0
+    assert_adds_up(engine, engine.outcomes())
+
+
+def test_bodies_that_become_complete_together_still_meet_the_limit(engine: FakeEngine) -> None:
+    engine.runner.hold()
+    body = json.dumps(chat()).encode()
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(body))
+    address = urlsplit(engine.url)
+    clients = [socket.create_connection((address.hostname, address.port), timeout=WAIT_S) for _ in range(10)]
+    for client in clients:
+        client.sendall(head + body[:-1])
+    engine.wait_for(lambda: engine.serving.uploads.arriving == 10)
+    for client in clients:
+        client.sendall(body[-1:])
+    engine.wait_for(lambda: engine.outcomes() == {"rejected": 7})
+    assert_adds_up(engine, {"rejected": 7})
+    engine.runner.release()
+    statuses = sorted(client.recv(12) for client in clients)
+    assert statuses == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 429"] * 7
+    for client in clients:
+        client.close()
+    engine.wait_for(lambda: sum(engine.outcomes().values()) == 10)
+
+
+def test_bodies_on_their_way_have_bounded_memory_and_the_oldest_gives_way(engine: FakeEngine) -> None:
+    # Three places and bodies of up to 10 000 bytes: 30 000 bytes may be on their way.
+    slow = []
+    for index in range(5):
+        slow.append(send(engine.url, "POST", CHAT, b" " * 9_000, {"Content-Length": "9500"}))
+        engine.wait_for(lambda done=index + 1: engine.serving.uploads.arriving + ended(engine) == done)  # type: ignore[misc]
+    for connection in slow[:2]:
+        reply = receive(connection)
+        assert (reply.status, reply.error()["code"]) == (503, "overloaded")
+    assert engine.serving.uploads.arriving == 3
+    assert_adds_up(engine, {"rejected": 2})
+    assert post(engine.url, CHAT, b" " * 9_000 + json.dumps(chat()).encode()).status == 200  # it needs the room of another
+    assert receive(slow[2]).status == 503
+    for connection in slow[3:]:
+        connection.close()
+    engine.wait_for(lambda: engine.outcomes() == {"rejected": 3, "ok": 1, "cancelled": 2})
+    assert engine.serving.uploads.arriving == 0
+
+
+def ended(engine: FakeEngine) -> int:
+    return sum(engine.outcomes().values())
+
+
+def assert_adds_up(engine: FakeEngine, outcomes: dict[str, int]) -> None:
+    """The page's totals, while nothing moves."""
+    page = {(name, dict(tags).get("outcome")): value for name, tags, value in PageParser().parse(engine.metrics.page()).samples}
+    assert {outcome: value for (name, outcome), value in page.items() if name == _ENDED and value} == outcomes
+    in_work = page["aie_engine_requests_running", None] + page["aie_engine_requests_waiting", None]
+    assert page["aie_engine_requests_received_total", None] == sum(outcomes.values()) + in_work
+
+
+_ENDED = "aie_engine_requests_total"
 
 
 def test_a_large_body_is_a_413(engine: FakeEngine) -> None:
