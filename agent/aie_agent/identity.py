@@ -137,8 +137,8 @@ class Engines:
     def prune(self, now_s: float) -> list[str]:
         """Forgets processes that ended, and returns the engines that lost their last one just now.
 
-        An engine stays when it is down, since that is what people want to see. One that the configuration does not name is forgotten
-        after an hour, or after five minutes of silence if no process of it was ever seen, so that names cannot fill the table.
+        An engine stays when it is down, since that is what people want to see. One that the configuration does not name is
+        forgotten after an hour, or after five minutes of silence if no process of it was ever seen: names cannot fill the table.
         """
         went_down = []
         for name, entry in list(self._entries.items()):

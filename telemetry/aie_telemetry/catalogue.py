@@ -80,7 +80,7 @@ _ENGINE_METRICS: Final = (
     _counter("aie_engine_requests_received_total", "requests", _ENGINE,
              "Requests that reached the engine. Equals the sum of all outcomes plus those running and waiting."),
     _counter("aie_engine_requests_total", "requests", (*_ENGINE, "outcome"),
-             "Requests ended, by outcome: ok, error, cancelled (the client left), timeout (deadline), rejected (queue full or bad request)."),
+             "Requests ended, by outcome: ok, error, cancelled (the client left), timeout (deadline), rejected (queue full, bad request, or its body came too slowly)."),
     _gauge("aie_engine_requests_running", "requests", _ENGINE, "Requests admitted to the model loop and not ended."),
     _gauge("aie_engine_requests_waiting", "requests", _ENGINE, "Requests accepted and waiting for a place in the batch."),
     _counter("aie_engine_prompt_tokens_total", "tokens", _ENGINE, "Prompt tokens computed (prefill)."),
