@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
@@ -87,6 +88,7 @@ class Agent:
         origin = _ORIGINS.get(batch.source, Origin.STATSD)
         for hello in batch.hellos:
             self._engines.declare(hello.engine, origin, hello.tgid)
+        self._store.refused["engine_limit"] = self._engines.refused
         self._store.apply(batch)
 
     async def _tick_for_ever(self) -> None:
@@ -113,7 +115,7 @@ class Agent:
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
         self._store.evict(now_s)
-        await self._http.publish(self._snapshots.build(now_s))
+        await self._http.publish(self._snapshots.build(now_s, time.time()))
 
 
 def _scrapes(config: Config) -> Iterable[ScrapeSource]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
+
+log = logging.getLogger(__name__)
+
+_STEP_S = 2.0
+"""What is more is a step that is worth a line in the log, and not the clock being disciplined."""
 
 
 class SteadyClock:
@@ -11,8 +17,16 @@ class SteadyClock:
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()
+        self._behind = False
 
     def __call__(self) -> float:
         """Seconds since the epoch."""
-        self._offset_s = max(self._offset_s, time.time() - time.monotonic())
+        offset_s = time.time() - time.monotonic()
+        behind = self._offset_s - offset_s > _STEP_S
+        if behind and not self._behind:
+            log.warning("the wall clock was set back by %.0f s: the agent's time counts on", self._offset_s - offset_s)
+        elif offset_s - self._offset_s > _STEP_S:
+            log.warning("the wall clock was set forward by %.0f s", offset_s - self._offset_s)
+        self._behind = behind
+        self._offset_s = max(self._offset_s, offset_s)
         return time.monotonic() + self._offset_s

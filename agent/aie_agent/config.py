@@ -82,12 +82,12 @@ def _decode_custom(type_: type, value: Any) -> Any:
 def read(path: Path) -> dict[str, Any]:
     """The table in a TOML file, not validated yet. Raises ConfigError."""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomllib also fails at numbers and nesting beyond all sense
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 

@@ -97,7 +97,9 @@ class SocketPath(str):
     @classmethod
     def parse(cls, value: object) -> SocketPath:
         """Raises ValueError for a relative path or one that is too long for a Unix socket (107 bytes)."""
-        if value == OFF or (isinstance(value, str) and value.startswith("/") and len(value.encode()) <= 107):
+        if value == OFF:
+            return cls(value)
+        if isinstance(value, str) and value.startswith("/") and value.isprintable() and len(value.encode()) <= 107:
             return cls(value)
         raise ValueError(f'expected an absolute path of at most 107 bytes, or "off", got {value!r}')
 
@@ -145,7 +147,8 @@ class HttpUrl(str):
         if isinstance(value, str):
             try:
                 parts = urlsplit(value)
-                if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                clean = value.isprintable() and " " not in value
+                if clean and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
                     return cls(value)
             except ValueError:
                 pass

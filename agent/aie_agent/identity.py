@@ -53,6 +53,8 @@ class Engines:
         self._start_ticks = start_ticks
         self._entries: dict[str, _Entry] = {}
         self._aliases: dict[str, str] = {}
+        self.refused = 0
+        """Declarations that the full table had no room for."""
 
     def canonical(self, name: str) -> str:
         """The name under which an engine is known that calls itself `name`."""
@@ -84,6 +86,17 @@ class Engines:
         entry.ever_alive = True
         return name
 
+    def _make_room(self) -> bool:
+        """Forgets the engine that is down for longest and that the configuration does not name."""
+        down = {
+            name: e.down_since_s
+            for name, e in self._entries.items()
+            if e.origin is not Origin.CONFIG and e.down_since_s is not None
+        }
+        if down:
+            del self._entries[min(down, key=lambda name: down[name])]
+        return bool(down)
+
     def _has_names_enough(self, name: str, process: ProcessId) -> bool:
         """One process must not fill the table with names."""
         others = sum(process in entry.processes for other, entry in self._entries.items() if other != name)
@@ -92,7 +105,8 @@ class Engines:
     def _entry(self, name: str, origin: Origin) -> _Entry | None:
         entry = self._entries.get(name)
         if entry is None:
-            if len(self._entries) >= self.MAX_ENGINES:
+            if len(self._entries) >= self.MAX_ENGINES and not self._make_room():
+                self.refused += 1
                 return None
             entry = self._entries[name] = _Entry(origin)
         entry.origin = max(entry.origin, origin)

@@ -7,7 +7,7 @@ comes from a worse source while the better one is fresh is passed over. *Everyth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from aie_agent.samples import Batch, HistogramPoint, Point, Tags
 from aie_agent.series import HistogramSeries, Series
@@ -16,7 +16,19 @@ from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 AnySeries = Series | HistogramSeries
 Key = tuple[str, Tags]
 
-REFUSALS = ("series_limit", "kind_conflict", "reserved_name", "bad_labels", "out_of_order")
+REFUSALS = (
+    "series_limit",
+    "foreign_limit",
+    "kind_conflict",
+    "reserved_name",
+    "bad_labels",
+    "out_of_order",
+    "too_large",
+    "engine_limit",
+)
+
+# No quantity is larger. Below it, no sum of a full store and no rate overflows, so that nothing non-finite leaves the agent.
+_LARGEST = 1e100
 
 # A value counts as current for two periods of its source and a half, and no less than this.
 _VALID_S = 5.0
@@ -58,6 +70,7 @@ class Store:
         self._by_name: dict[str, dict[Tags, AnySeries]] = {}
         self._owners: dict[tuple[str, str], tuple[int, float]] = {}
         self._size = 0
+        self._foreign_size = 0
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.accepted: Counter[str] = Counter()
         self.shadowed = 0
@@ -128,10 +141,14 @@ class Store:
             return
         # Hooks keep their counts while no agent listens: the first one is where the counter stands, not a rise just now.
         is_base = is_new and point.name.startswith("aie_engine_")
+        value = series.value + point.value if point.delta else point.value
+        if not abs(value) <= _LARGEST:
+            self.refused["too_large"] += 1
+            return
         if point.delta and series.kind is Kind.COUNTER and not is_base and _was_silent(series, batch):
             # Deltas come only when something happened: until a period ago the counter stood where it was, at first at 0.
             series.append(batch.time_s - batch.period_s, series.value)
-        series.append(batch.time_s, series.value + point.value if point.delta else point.value)
+        series.append(batch.time_s, value)
         self._note(series, batch)
 
     def _take_histogram(self, point: HistogramPoint, tags: Tags, batch: Batch) -> None:
@@ -150,13 +167,17 @@ class Store:
         if batch.time_s < series.last_time_s:
             self.refused["out_of_order"] += 1
             return
+        counts: Sequence[float] = point.counts
+        total = point.total
         if point.delta:
-            if _was_silent(series, batch):
-                series.append(batch.time_s - batch.period_s, series.counts, series.total)
             counts = [old + new for old, new in zip(series.counts, point.counts, strict=True)]
-            series.append(batch.time_s, counts, series.total + point.total)
-        else:
-            series.append(batch.time_s, point.counts, point.total)
+            total += series.total
+        if not (abs(total) <= _LARGEST and max(counts) <= _LARGEST):
+            self.refused["too_large"] += 1
+            return
+        if point.delta and _was_silent(series, batch):
+            series.append(batch.time_s - batch.period_s, series.counts, series.total)
+        series.append(batch.time_s, counts, total)
         self._note(series, batch)
 
     def _note(self, series: AnySeries, batch: Batch) -> None:
@@ -169,16 +190,24 @@ class Store:
         return int(self._retention_s / batch.period_s) + 1
 
     def _insert(self, series: AnySeries, weight: int) -> bool:
-        if self._size + weight > self._max_series:
+        is_foreign = not series.name.startswith(RESERVED_PREFIX)
+        if is_foreign and self._foreign_size + weight > self._max_series // 2:
+            self.refused["foreign_limit"] += 1
+            return False
+        # What the agent says of itself is bounded by its code, and must not be missing just when something is refused.
+        if self._size + weight > self._max_series and not series.name.startswith("aie_agent_"):
             self.refused["series_limit"] += 1
             return False
         self._size += weight
+        self._foreign_size += weight if is_foreign else 0
         self._series[series.name, series.tags] = series
         self._by_name.setdefault(series.name, {})[series.tags] = series
         return True
 
     def _remove(self, series: AnySeries) -> None:
-        self._size -= len(series.counts) + 2 if isinstance(series, HistogramSeries) else 1
+        weight = len(series.counts) + 2 if isinstance(series, HistogramSeries) else 1
+        self._size -= weight
+        self._foreign_size -= 0 if series.name.startswith(RESERVED_PREFIX) else weight
         del self._series[series.name, series.tags]
         named = self._by_name[series.name]
         del named[series.tags]

@@ -30,6 +30,7 @@ from aie_engine.http_errors import (
 from aie_engine.ledger import Ticket
 from aie_engine.loop import StoppedError
 from aie_engine.plan import SamplingParams
+from aie_engine.prompts import encode_prompt
 from aie_engine.protocol import COMPLETION_DEFAULT_TOKENS, ChatRequest, Common, CompletionRequest, decode
 from aie_engine.request import Outcome, Request, Update
 from aie_engine.scheduler import QueueFullError, RequestTooLongError
@@ -58,13 +59,13 @@ def _chat_prompt(model: Model, body: ChatRequest) -> Sequence[int]:
         text = model.chat_template.render(body.chat())
     except ChatTemplateError as error:
         raise bad_request(str(error), "messages") from error
-    return model.tokenizer.encode(text, allow_special=True)
+    return encode_prompt(model.tokenizer, text, model.longest, allow_special=True)
 
 
 def _text_prompt(model: Model, body: CompletionRequest) -> Sequence[int]:
     prompt = body.text_or_ids()
     if isinstance(prompt, str):
-        return model.tokenizer.encode(prompt, allow_special=False)
+        return encode_prompt(model.tokenizer, prompt, model.longest, allow_special=False)
     if not all(0 <= token_id < model.tokenizer.vocab_size for token_id in prompt):
         raise bad_request(f"Token ids are 0 to {model.tokenizer.vocab_size - 1}.", "prompt")
     return prompt
@@ -154,7 +155,10 @@ async def _answer(http: web.Request, serving: Serving, arrival: _Arrival, ticket
     body = decode(arrival.body, route.kind)
     if body.model != model.name:
         raise model_not_found(body.model, model.name)
-    prompt_ids = await serving.prepare(lambda: route.prompt(model, body))
+    try:
+        prompt_ids = await serving.prepare(lambda: route.prompt(model, body))
+    except RequestTooLongError as error:
+        raise _too_long(error, route) from None
     return await _Exchange(http, serving, arrival, route, body, ticket, prompt_ids).run()
 
 
@@ -174,6 +178,10 @@ def _timeout_s(http: web.Request, longest_s: float) -> float:
 
 def _queue_full(serving: Serving, model: Model) -> ApiError:
     return queue_full(serving.config.max_requests, serving.retry_after_s(model))
+
+
+def _too_long(error: RequestTooLongError, route: _Route) -> ApiError:
+    return bad_request(str(error), route.param, "context_length_exceeded")
 
 
 class _Exchange:
@@ -230,7 +238,7 @@ class _Exchange:
         except QueueFullError:
             raise _queue_full(self._serving, self._model) from None
         except RequestTooLongError as error:
-            raise bad_request(str(error), self._route.param, "context_length_exceeded") from None
+            raise _too_long(error, self._route) from None
         except StoppedError:
             raise unavailable("The engine is shutting down.", "shutting_down") from None
 

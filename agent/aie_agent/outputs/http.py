@@ -62,7 +62,7 @@ class HttpServer:
                 web.get("/api/v1/findings", self._findings),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True, keepalive_timeout=15.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, listen.host, listen.port)
         try:

@@ -42,8 +42,9 @@ class SnapshotBuilder:
         self._about = about
         self._window_s = window_s
 
-    def build(self, now_s: float) -> api.Snapshot:
-        """The snapshot at `now_s`."""
+    def build(self, now_s: float, wall_s: float | None = None) -> api.Snapshot:
+        """The snapshot at `now_s` of the agent's time; engines' own timestamps are held against the wall clock, `wall_s`."""
+        wall_s = now_s if wall_s is None else wall_s
         start_s = now_s - self._window_s
         return api.Snapshot(
             version=api.VERSION,
@@ -52,12 +53,12 @@ class SnapshotBuilder:
             history_step_s=HISTORY_STEP_S,
             agent=self._agent(now_s, start_s),
             host=self._host(now_s, start_s),
-            engines=tuple(self._engine(name, now_s, start_s) for name in self._engines.names()),
+            engines=tuple(self._engine(name, now_s, start_s, wall_s) for name in self._engines.names()),
             memory=tuple(self._memory(now_s)),
             sources=tuple(self._sources(now_s)),
         )
 
-    def _engine(self, name: str, now_s: float, start_s: float) -> api.Engine:
+    def _engine(self, name: str, now_s: float, start_s: float, wall_s: float) -> api.Engine:
         store = self._store
         info = self._info(name, now_s)
 
@@ -87,7 +88,7 @@ class SnapshotBuilder:
             version=info.get("version"),
             device=info.get("device"),
             metrics_from=self._origins(name, now_s),
-            uptime_s=None if began_s is None else max(now_s - began_s, 0.0),
+            uptime_s=None if began_s is None else max(wall_s - began_s, 0.0),
             requests_per_second=sum(outcomes.values()) if outcomes else None,
             errors_per_second=sum(failed) if outcomes else None,
             outcomes_per_second=outcomes,
@@ -100,7 +101,7 @@ class SnapshotBuilder:
             inter_token=quantiles("aie_engine_inter_token_seconds"),
             queue=quantiles("aie_engine_queue_seconds"),
             duration=quantiles("aie_engine_request_duration_seconds"),
-            last_token_age_s=None if last_token_s is None else max(now_s - last_token_s, 0.0),
+            last_token_age_s=None if last_token_s is None else max(wall_s - last_token_s, 0.0),
             cpu_cores=cores,
             run_queue_threads=per_second("aie_process_run_queue_seconds_total"),
             throttled_cores=per_second("aie_process_cgroup_throttled_seconds_total"),

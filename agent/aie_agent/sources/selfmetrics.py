@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class SelfSource:
 
     async def collect(self, now_s: float) -> Batch:
         """Raises nothing: all of it is in this process."""
-        counts = [*self._own(), *self._of_sources(), *self._of_store()]
+        counts = [*self._own(now_s), *self._of_sources(), *self._of_store()]
         for extra in self._extra:
             counts += extra()
         return Batch(self.name, now_s, [_point(*count) for count in counts])
@@ -39,7 +40,8 @@ class SelfSource:
     async def close(self) -> None:
         """Holds nothing."""
 
-    def _own(self) -> Iterable[Count]:
+    def _own(self, now_s: float) -> Iterable[Count]:
+        yield "aie_agent_clock_ahead_seconds", (), max(now_s - time.time(), 0.0)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
         yield "aie_agent_info", (self._about.version,), 1.0

@@ -184,6 +184,26 @@ def test_a_large_body_is_a_413(engine: FakeEngine) -> None:
     assert engine.outcomes() == {"rejected": 1}
 
 
+@pytest.mark.parametrize(("path", "body", "param"), [(CHAT, chat, "messages"), (TEXT, text, "prompt")])
+def test_a_prompt_far_too_long_is_refused_before_it_is_encoded(path: str, body: Any, param: str) -> None:
+    with fake_engine(kv_tokens=300) as engine:
+        encoded: list[int] = []
+        tokenizer = engine.serving.model().tokenizer
+        encode = tokenizer.encode
+
+        def counting(text: str, *, allow_special: bool) -> list[int]:
+            encoded.append(len(text))
+            return encode(text, allow_special=allow_special)
+
+        tokenizer.encode = counting  # type: ignore[method-assign]
+        reply = post(engine.url, path, body("1" * 900_000))
+        error = reply.error()
+        assert (reply.status, error["param"], error["code"]) == (400, param, "context_length_exceeded")
+        assert "at most 300 tokens" in error["message"]
+        assert encoded == [2_400]
+        assert engine.outcomes() == {"rejected": 1}
+
+
 @pytest.fixture(scope="module")
 def any_engine() -> Iterator[FakeEngine]:
     with fake_engine() as engine:

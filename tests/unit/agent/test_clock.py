@@ -9,7 +9,7 @@ import pytest
 from aie_agent.clock import SteadyClock
 
 
-def test_a_wall_clock_that_is_set_back_or_forth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wall_clock_that_is_set_back_or_forth(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     wall, monotonic = 1000.0, 50.0
     monkeypatch.setattr(time, "time", lambda: wall)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic)
@@ -21,3 +21,7 @@ def test_a_wall_clock_that_is_set_back_or_forth(monkeypatch: pytest.MonkeyPatch)
     assert clock() == 1002.0
     wall, monotonic = 5000.0, 53.0  # set forth
     assert clock() == 5000.0
+    assert [record.message for record in caplog.records] == [
+        "the wall clock was set back by 601 s: the agent's time counts on",
+        "the wall clock was set forward by 3997 s",
+    ]

@@ -84,6 +84,12 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ("[[engines]]\nname = 'a'\n[[engines]]\nname = 'a'", "engines", "given twice"),
         ("[[engines]]\nname = 'a'\nurl = 'x'", "engines[0].url", "accepted: name, metrics_url, pid_file"),
         ("engines = 1", "engines", "expected array"),
+        (
+            "[[engines]]\nname = 'a'\nmetrics_url = \"http://h/\\u001b[31m\"",
+            "engines[0].metrics_url",
+            "http://127.0.0.1:8000/metrics",
+        ),
+        ('[statsd]\nunix = "/run/a\\u0000b"', "statsd.unix", "absolute path"),
     ],
 )
 def test_one_clear_line(tmp_path: Path, text: str, key: str, accepted: str) -> None:
@@ -96,7 +102,16 @@ def test_one_clear_line(tmp_path: Path, text: str, key: str, accepted: str) -> N
     assert accepted in message
 
 
-@pytest.mark.parametrize(("content", "says"), [(b"\xff", "not UTF-8"), (b"a = ", "not valid TOML"), (None, "cannot be read")])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\xff", "not UTF-8"),
+        (b"a = ", "not valid TOML"),
+        (b"a = " + b"9" * 5000, "not valid TOML"),
+        (b"a = " + b"[" * 5000, "not valid TOML"),
+        (None, "cannot be read"),
+    ],
+)
 def test_unreadable_files(tmp_path: Path, content: bytes | None, says: str) -> None:
     file = tmp_path / "agent.toml"
     if content is not None:

@@ -81,6 +81,7 @@ def test_caps() -> None:
     for index in range(Engines.MAX_ENGINES):
         assert engines.declare(f"e{index}", Origin.STATSD) == f"e{index}"
     assert engines.declare("one too many", Origin.STATSD) is None
+    assert engines.refused == 1
     admitted = [engines.declare("e0", Origin.STATSD, tgid) for tgid in range(1, 400)]
     assert admitted.count("e0") == Engines.MAX_PROCESSES
 
@@ -153,3 +154,15 @@ def test_a_name_that_came_before_its_process_leaves_no_ghost() -> None:
     assert engines.declare("e", Origin.STATSD, 10) == "chat"
     assert engines.names() == ["chat"]
     assert engines.canonical("e") == "chat"
+
+
+def test_a_full_table_makes_room_for_the_living() -> None:
+    engines, host = make(**{f"t{tgid}": 1 for tgid in range(1, Engines.MAX_ENGINES + 1)})
+    for tgid in list(host.alive):
+        engines.declare(f"job{tgid}", Origin.STATSD, tgid)
+    del host.alive[7]
+    engines.prune(0.0)
+    host.alive[1000] = 1
+    assert engines.declare("real", Origin.STATSD, 1000) == "real"
+    assert "job7" not in engines.names()
+    assert engines.refused == 0

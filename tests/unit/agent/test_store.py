@@ -82,10 +82,10 @@ def test_engine_is_renamed_to_the_name_it_is_known_by() -> None:
 
 
 def test_series_limit_refuses_and_counts_and_room_comes_back() -> None:
-    store = make_store(max_series=3, retention_s=60)
+    store = make_store(max_series=6, retention_s=60)
     store.apply(Batch("statsd", 1.0, [gauge(1, "a"), gauge(1, "b"), gauge(1, "c"), gauge(1, "d")]))
-    assert store.size == 3
-    assert store.refused["series_limit"] == 1
+    assert store.size == 3, "names of others have half of the store at most"
+    assert store.refused["foreign_limit"] == 1
     store.evict(62.0)
     assert store.size == 0
     store.apply(Batch("statsd", 62.0, [gauge(1, "d")]))
@@ -93,12 +93,12 @@ def test_series_limit_refuses_and_counts_and_room_comes_back() -> None:
 
 
 def test_a_histogram_weighs_as_many_series_as_prometheus_counts() -> None:
-    store = make_store(max_series=5)
+    store = make_store(max_series=10)
     point = HistogramPoint("h", (), (1.0, 2.0), (1.0, 0.0, 0.0), 0.5)
     store.apply(Batch("statsd", 1.0, histograms=[point]))
     assert store.size == 5
     store.apply(Batch("statsd", 1.0, [gauge(1, "a")]))
-    assert store.refused["series_limit"] == 1
+    assert store.refused["foreign_limit"] == 1
 
 
 @pytest.mark.parametrize(
@@ -264,3 +264,24 @@ def test_levels_of_hooks_that_fell_silent_are_not_current_for_long() -> None:
     assert store.current(RUNNING, 129.0) == 2, "hooks repeat their levels every ten seconds"
     assert store.current(RUNNING, 131.0) is None
     assert store.current("mine", 399.0) == 7, "others send a gauge when it changes"
+
+
+def test_the_limit_holds_for_all_but_the_agent_itself() -> None:
+    store = make_store(max_series=4)
+    of_engines = [gauge(1, tags=(("engine", f"e{index}"), ("model", "m"))) for index in range(6)]
+    store.apply(Batch("scrape:e", 1.0, of_engines))
+    store.apply(Batch("agent", 1.0, [gauge(6, "aie_agent_series", ())]))
+    assert store.refused["series_limit"] == 2
+    assert store.current("aie_agent_series", 1.0) == 6, "what is refused must not hide that something is"
+
+
+@pytest.mark.parametrize("kind", [Kind.COUNTER, Kind.GAUGE])
+def test_no_sum_becomes_infinite(kind: Kind) -> None:
+    store = make_store()
+    for time_s in (1.0, 2.0, 3.0):
+        store.apply(Batch("statsd", time_s, [Point("big", kind, (), 9e99, True), Point("inf", kind, (), 1e308, True)]))
+    assert store.refused["too_large"] == 2 + 3
+    assert store.current("big", 3.0) == 9e99
+    assert store.current("inf", 3.0) in (None, 0.0)
+    store.apply(Batch("statsd", 3.0, histograms=[HistogramPoint("h", (), (1.0,), (1e308, 0.0), 1e308, True)]))
+    assert sum(store.histograms("h")[0].counts) == 0

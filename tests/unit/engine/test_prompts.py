@@ -1,0 +1,63 @@
+"""Prompts of unknown length: what fits is encoded as ever, what is far too long is refused for the price of its beginning."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_tokenizer import TOKENIZER
+
+from aie_engine.prompts import encode_prompt
+from aie_engine.scheduler import RequestTooLongError
+from aie_engine.tokenizer import TokenStream
+
+
+class Counting:
+    """The real tokenizer; `chars` is how much text it was given. Runs of spaces are one token, as in real vocabularies."""
+
+    eos_ids = TOKENIZER.eos_ids
+    vocab_size = TOKENIZER.vocab_size
+
+    def __init__(self, *, wide_spaces: bool = False) -> None:
+        self.chars = 0
+        self._wide_spaces = wide_spaces
+
+    def encode(self, text: str, *, allow_special: bool) -> list[int]:
+        self.chars += len(text)
+        short = text.replace(" " * 64, " ") if self._wide_spaces else text
+        return TOKENIZER.encode(short, allow_special=allow_special)
+
+    def stream(self) -> TokenStream:
+        return TOKENIZER.stream()
+
+
+@pytest.mark.parametrize("allow_special", [True, False])
+def test_a_prompt_far_too_long_costs_its_beginning(allow_special: bool) -> None:
+    codec = Counting()
+    with pytest.raises(RequestTooLongError, match="at most 100 tokens"):
+        encode_prompt(codec, "1" * 900_000, 100, allow_special=allow_special)
+    assert codec.chars == 800
+
+
+def test_a_beginning_of_few_tokens_hides_nothing() -> None:
+    codec = Counting(wide_spaces=True)
+    with pytest.raises(RequestTooLongError):
+        encode_prompt(codec, " " * 800 + "1" * 900_000, 100, allow_special=False)
+    assert codec.chars == 800 + 1600
+
+
+@pytest.mark.parametrize("length", [1, 799, 800, 801, 6_400])
+def test_few_tokens_of_many_characters_are_taken(length: int) -> None:
+    codec = Counting(wide_spaces=True)
+    text = " " * length
+    assert encode_prompt(codec, text, 200, allow_special=False) == Counting(wide_spaces=True).encode(text, allow_special=False)
+
+
+@given(st.text(st.sampled_from("ab 1é👍\n<tool>"), max_size=60), st.integers(1, 60), st.integers(1, 40), st.booleans())
+def test_what_fits_is_never_refused_nor_changed(piece: str, times: int, longest: int, allow_special: bool) -> None:
+    text = piece * times
+    whole = TOKENIZER.encode(text, allow_special=allow_special)
+    try:
+        assert encode_prompt(TOKENIZER, text, longest, allow_special=allow_special) == whole
+    except RequestTooLongError:
+        assert len(whole) > longest
