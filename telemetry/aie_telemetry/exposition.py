@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -88,19 +89,30 @@ class PageSample(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A parsed page: the declared kind of each family, the samples in order, and how many lines could not be read."""
+    """A parsed page: the declared kind of each family, the samples in order, how many lines could not be read, and how many at the
+    end of the page were not looked at."""
 
     kinds: dict[str, str]
     samples: list[PageSample]
     bad_lines: int
+    unread_lines: int = 0
 
 
-_SAMPLE_HEAD: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
-_LABELLED: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\s*\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\}', re.DOTALL)
-_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.DOTALL)
+# Possessive throughout: a hostile line takes time in proportion to its length, never to its square.
+_LINE: Final = re.compile(r"[^\n]+")
+_SAMPLE_HEAD: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
+_LABELLED: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*+\s*+\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\}', re.DOTALL)
+_LABEL: Final = re.compile(r'\s*+([a-zA-Z_][a-zA-Z0-9_]*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.DOTALL)
+_SPACE_ONLY: Final = re.compile(r"\s*+\Z")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MEMO_ENTRIES: Final = 20_000
 _MEMO_HEAD_CHARS: Final = 1024
+
+MAX_LINE_CHARS: Final = 1 << 16
+"""A longer line counts as a bad one."""
+MAX_LABELS: Final = 64
+"""A line with more labels counts as a bad one."""
+_LINES_A_SAMPLE: Final = 4  # so many lines of any sort are looked at for each sample that may be taken
 
 
 class PageParser:
@@ -109,13 +121,24 @@ class PageParser:
     def __init__(self) -> None:
         self._memo: dict[str, tuple[str, Tags] | None] = {}
 
-    def parse(self, text: str) -> Page:
-        """Never raises: unreadable lines are counted. Exemplars and timestamps are passed over."""
+    def parse(self, text: str, max_samples: int | None = None) -> Page:
+        """Never raises: unreadable lines are counted. Exemplars and timestamps are passed over.
+
+        With `max_samples`, the page is left where so many have been taken, or where a multiple of that in lines of any sort has
+        been looked at; the lines from there on are counted.
+        """
+        most = sys.maxsize if max_samples is None else max_samples
         kinds: dict[str, str] = {}
         samples: list[PageSample] = []
         bad_lines = 0
-        for raw in text.split("\n"):
-            line = raw.strip()
+        for looked_at, found in enumerate(_LINE.finditer(text)):  # not split: a list of all lines takes several times the page
+            start, end = found.span()
+            if len(samples) >= most or looked_at >= _LINES_A_SAMPLE * most:
+                return Page(kinds, samples, bad_lines, text.count("\n", start, len(text) - 1) + 1)
+            if end - start > MAX_LINE_CHARS:
+                bad_lines += 1
+                continue
+            line = found[0].strip()
             if not line:
                 continue
             if line[0] == "#":
@@ -164,12 +187,13 @@ def _read_head(head: str) -> tuple[str, Tags] | None:
     if match is None:
         return None
     labels = match[2] or ""
-    tags = {}
-    position = 0
-    while position < len(labels) and not labels[position:].isspace():
+    tags: dict[str, str] = {}
+    position = labels_read = 0
+    while not _SPACE_ONLY.match(labels, position):
         label = _LABEL.match(labels, position)
-        if label is None:
+        if label is None or labels_read >= MAX_LABELS:
             return None
-        tags[label[1]] = _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], label[2])
+        labels_read += 1
+        tags[sys.intern(label[1])] = _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], label[2])
         position = label.end()
-    return match[1], tuple(sorted(tags.items()))
+    return sys.intern(match[1]), tuple(sorted(tags.items()))

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from aie_telemetry.exposition import HistogramText, PageParser, PageSample, header, label_name, label_text, metric_name, number
+from aie_telemetry import exposition
+from aie_telemetry.exposition import (
+    MAX_LABELS,
+    MAX_LINE_CHARS,
+    HistogramText,
+    PageParser,
+    PageSample,
+    header,
+    label_name,
+    label_text,
+    metric_name,
+    number,
+)
 
 NAMES = st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,8}", fullmatch=True)
 LABEL_NAMES = st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,8}", fullmatch=True)
@@ -186,6 +199,72 @@ def test_bad_lines_are_counted_and_the_rest_read(line: str) -> None:
     parsed = PageParser().parse(f"x 1\n{line}\ny 2\n")
     assert [sample.name for sample in parsed.samples] == ["x", "y"]
     assert parsed.bad_lines == 1
+
+
+def _labelled(count: int) -> str:
+    return "a{" + ",".join(f'l{index}="x"' for index in range(count)) + "} 1\n"
+
+
+class _CountingPattern:
+    """A compiled pattern that counts how often it is matched."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.matches = 0
+
+    def match(self, text: str, position: int = 0) -> re.Match[str] | None:
+        self.matches += 1
+        return self._pattern.match(text, position)
+
+
+@pytest.mark.parametrize("count", [1000, 1_300_000], ids=["within the longest line", "a page of one line"])
+def test_labels_without_end_are_not_read_to_their_end(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    labels = _CountingPattern(exposition._LABEL)
+    monkeypatch.setattr(exposition, "_LABEL", labels)
+    page = PageParser().parse("x 1\n" + _labelled(count) + "y 2\n")
+    assert [sample.name for sample in page.samples] == ["x", "y"]
+    assert page.bad_lines == 1
+    assert labels.matches <= MAX_LABELS + 1
+
+
+def test_the_most_labels_and_one_more() -> None:
+    assert len(PageParser().parse(_labelled(MAX_LABELS)).samples[0].tags) == MAX_LABELS
+    assert PageParser().parse(_labelled(MAX_LABELS + 1)).bad_lines == 1
+    repeated = "a{" + ",".join(['b="x"'] * 10_000) + "} 1"
+    assert PageParser().parse(repeated).bad_lines == 1
+
+
+def test_the_longest_line_and_a_longer_one() -> None:
+    line = 'a{b="' + "x" * (MAX_LINE_CHARS - len('a{b=""} 1')) + '"} 1'
+    assert len(line) == MAX_LINE_CHARS
+    page = PageParser().parse(f"{line}\n{line}1\n# {line}\n")
+    assert (len(page.samples), page.bad_lines) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["_SAMPLE_HEAD", "_LABELLED", "_LABEL", "_SPACE_ONLY"])
+def test_no_pattern_of_a_line_can_track_back(name: str) -> None:
+    """What can give back what it took, time and again, takes time in the square of a hostile line's length. The one `.*` that
+    may is bounded by the fixed text behind it."""
+    pattern = getattr(exposition, name).pattern.replace("(.*)", "")
+    assert not re.search(r"[*+](?<![*]\+)(?![+])", pattern)
+
+
+def test_a_page_is_left_where_enough_samples_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(PageParser, "_line", lambda _self, line: read.append(line) or PageSample("a", (), 1.0))
+    page = PageParser().parse("a 1\n" * 1000, max_samples=10)
+    assert (len(page.samples), page.bad_lines, page.unread_lines) == (10, 0, 990)
+    assert len(read) == 10
+    assert PageParser().parse("a 1\n" * 10, max_samples=10).unread_lines == 0
+    assert PageParser().parse("a 1\n" * 10 + "a 1", max_samples=10).unread_lines == 1
+
+
+@pytest.mark.parametrize("line", ["}", "# a comment", "# TYPE a gauge", " "])
+def test_lines_that_are_no_samples_are_not_looked_at_without_end(line: str) -> None:
+    page = PageParser().parse(f"{line}\n" * 1000, max_samples=10)
+    assert not page.samples
+    assert len(page.kinds) + page.bad_lines <= 40
+    assert page.unread_lines == 960
 
 
 @given(name=st.text(max_size=10))
