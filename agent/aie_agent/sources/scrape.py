@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import aiohttp
 
 from aie_agent.samples import Batch, Count
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.scrape_page import PREFIX, Reading, read_page
+from aie_agent.sources.scrape_page import MAX_SAMPLES, PREFIX, Reading, read_page
 from aie_telemetry.exposition import Page, PageParser
 
 MAX_PAGE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 16
+_MAX_REASON_CHARS = 200
+_MAX_BUSY = 0.2
+"""Most of the time that may go into reading pages: one that takes more of its period is collected less often."""
 
 
 class ScrapeSource:
     """One engine's page, once a period. What it says in aie's names is taken under the engine's name here."""
 
-    def __init__(self, engine: str, url: str, period_s: float = 1.0, timeout_s: float = 2.0) -> None:
-        """`timeout_s` is for a whole collection, from the connection to the last byte. Connects nothing yet."""
+    def __init__(
+        self,
+        engine: str,
+        url: str,
+        period_s: float = 1.0,
+        timeout_s: float = 2.0,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`timeout_s` is for a whole collection, from the connection to the last byte; `cpu_clock` says how much processor time the
+        calling thread has had. Connects nothing yet."""
         self.name = f"scrape:{engine}"
         self.period_s = period_s
         self.refused: Counter[str] = Counter()
@@ -30,11 +43,20 @@ class ScrapeSource:
         self._engine = engine
         self._url = url
         self._timeout_s = timeout_s
+        self._cpu_clock = cpu_clock
         self._parser = PageParser()
+        self._to_skip = 0
+        self._page_bytes = 0
         self._session: aiohttp.ClientSession | None = None
 
     async def collect(self, now_s: float) -> Batch:
-        """Raises SourceError when the engine cannot be reached in time, or what it serves is no metrics page."""
+        """Raises SourceError when the engine cannot be reached in time, what it serves is no metrics page, or its last page took
+        too long to read for the next one to be due already."""
+        if self._to_skip > 0:
+            self._to_skip -= 1
+            raise SourceError(
+                f"{self._url}: a page of {self._page_bytes} bytes takes too long to be read every {self.period_s:g} s"
+            )
         try:
             body = await self._fetch()
         except TimeoutError as error:
@@ -47,9 +69,11 @@ class ScrapeSource:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceError(f"{self._url}: {type(error).__name__}: {_one_line(str(error))}") from error
         # In a thread: a page of some megabytes would hold up the event loop for a good part of a second.
-        page, reading = await asyncio.to_thread(self._read, body)
+        page, reading, cost_s = await asyncio.to_thread(self._read, body)
+        self._page_bytes = len(body)
+        self._to_skip = max(0, math.ceil(cost_s / (_MAX_BUSY * self.period_s)) - 1)
         if not page.samples and (page.bad_lines or not page.kinds):
-            raise SourceError(f"{self._url} serves no Prometheus text page, but {_one_line(_beginning(body))!r}")
+            raise SourceError(f"{self._url} serves no Prometheus text page, but {_beginning(body)!r}")
         self.refused += reading.refused
         if not reading.points and not reading.histograms:
             raise SourceError(f"{self._url}: a metrics page without {PREFIX}* metrics: this version reads aie-engine's pages only")
@@ -77,7 +101,7 @@ class ScrapeSource:
             )
         async with self._session.get(self._url, allow_redirects=False) as answer:
             if answer.status != 200:
-                raise SourceError(f"{self._url}: status {answer.status} {answer.reason}, expected 200")
+                raise SourceError(f"{self._url}: status {answer.status} {(answer.reason or '')[:60]!r}, expected 200")
             body = bytearray()
             async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
                 body += chunk
@@ -85,14 +109,18 @@ class ScrapeSource:
                     raise SourceError(f"{self._url}: the page is larger than {MAX_PAGE_BYTES >> 20} MiB")
         return bytes(body)
 
-    def _read(self, body: bytes) -> tuple[Page, Reading]:
-        page = self._parser.parse(body.decode("utf-8", "replace"))
-        return page, read_page(page, self._engine)
+    def _read(self, body: bytes) -> tuple[Page, Reading, float]:
+        start_s = self._cpu_clock()
+        page = self._parser.parse(body.decode("utf-8", "replace"), MAX_SAMPLES)
+        reading = read_page(page, self._engine)
+        return page, reading, self._cpu_clock() - start_s
 
 
 def _beginning(body: bytes) -> str:
-    return body[:60].decode("utf-8", "replace")
+    return " ".join(body[:60].decode("utf-8", "replace").split())
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """`text` as it may stand in a log and on a terminal: what others sent can hold control sequences."""
+    line = " ".join(text.split())
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line[:_MAX_REASON_CHARS])

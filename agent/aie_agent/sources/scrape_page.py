@@ -20,6 +20,8 @@ PREFIX: Final = "aie_engine_"
 MAX_SERIES: Final = 1000
 """Most series taken from one page; a histogram is one here."""
 MAX_BUCKETS: Final = 100
+MAX_SAMPLES: Final = MAX_SERIES * (MAX_BUCKETS + 20)
+"""Most lines of one page worth reading: every series a histogram with all its buckets, its two other lines, and some to spare."""
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _SUFFIXES: Final = ("_bucket", "_sum", "_count")
@@ -57,6 +59,8 @@ def read_page(page: Page, engine: str) -> Reading:
     contradict each other.
     """
     reading = Reading()
+    if page.unread_lines:
+        reading.refused["series_limit"] += page.unread_lines
     scalars: dict[tuple[str, Tags], Point] = {}
     histograms: dict[tuple[str, Tags], _Parts] = {}
     for sample in page.samples:
@@ -149,12 +153,13 @@ def _bound(le: str | None) -> float:
 
 
 def _histogram(name: str, tags: Tags, parts: _Parts) -> HistogramPoint | None:
-    """Cumulative buckets as counts per bucket; None where the lines do not make one histogram."""
+    """Cumulative buckets as counts per bucket; None where the lines do not make one histogram. The catalogue's histograms are of
+    times and sizes: a bound below 0 is nonsense, and quantiles could not be told from it."""
     total, count = parts.total, parts.count
     bounds = sorted(parts.buckets)
     if parts.twice or total is None or count is None or not math.isfinite(total) or not 2 <= len(bounds) <= MAX_BUCKETS:
         return None
-    if any(math.isnan(bound) for bound in bounds) or bounds[-1] != math.inf or bounds[0] == -math.inf:
+    if any(math.isnan(bound) for bound in bounds) or bounds[-1] != math.inf or bounds[0] < 0:
         return None
     cumulative = [parts.buckets[bound] for bound in bounds]
     counts = [after - before for before, after in zip([0.0, *cumulative], cumulative, strict=False)]

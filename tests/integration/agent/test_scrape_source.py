@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -101,6 +102,61 @@ async def test_refusals_are_summed() -> None:
         await it.collect(1.0)
         await it.collect(2.0)
         assert it.refused == {"reserved_name": 2}
+
+
+async def test_a_page_that_takes_long_to_read_is_read_less_often() -> None:
+    text = 'aie_engine_requests_running{model="m"} 1\n'
+    requests = 0
+
+    async def handler(_request: web.Request) -> web.Response:
+        nonlocal requests
+        requests += 1
+        return web.Response(text=text)
+
+    costs_s = iter((0.0, 0.9, 0.0, 0.2))
+    clock_s = itertools.chain.from_iterable((0.0, cost_s) for cost_s in costs_s)
+    async with serving(handler) as url:
+        it = ScrapeSource("llama", url, period_s=1.0, timeout_s=60.0, cpu_clock=lambda: next(clock_s))
+        await it.collect(1.0)
+        await it.collect(2.0)  # takes 0.9 s: a fifth of the time is 4.5 s, so four collections are left out
+        for now_s in (3.0, 4.0, 5.0, 6.0):
+            with pytest.raises(SourceError, match=f"a page of {len(text)} bytes takes too long"):
+                await it.collect(now_s)
+        assert requests == 2
+        for now_s in (7.0, 8.0):  # takes nothing, and what it may
+            assert value(await it.collect(now_s), "aie_engine_requests_running") == 1
+        assert requests == 4
+        assert it._to_skip == 0
+        await it.close()
+
+
+async def test_a_page_is_read_up_to_a_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "MAX_SAMPLES", 10)
+    page = 'aie_engine_requests_running{model="m"} 1\n' + "up 1\n" * 20
+    async with serving(answers(page)) as url, source(url) as it:
+        assert len((await it.collect(1.0)).points) == 1
+        assert it.refused == {"series_limit": 11}
+
+
+async def test_a_status_line_cannot_steer_the_terminal() -> None:
+    async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 \x1b[2J\x1b]0;owned\x07" + b"x" * 500 + b"\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(hostile, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        message = await failure(f"http://127.0.0.1:{port}/metrics")
+    assert message.isprintable()
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;x\x07", "a\nb", "\u202e", "x" * 9999])
+def test_what_others_say_is_one_printable_line(text: str) -> None:
+    assert scrape._one_line(text).isprintable()
+    assert len(scrape._one_line(text)) < 2000
 
 
 async def test_nobody_listens() -> None:

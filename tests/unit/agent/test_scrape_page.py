@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aie_agent.samples import Batch, HistogramPoint, Point
-from aie_agent.sources.scrape_page import MAX_SERIES, Reading, read_page
+from aie_agent.sources.scrape_page import MAX_BUCKETS, MAX_SAMPLES, MAX_SERIES, Reading, read_page
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import PageParser
 from aie_telemetry.instruments import Registry
@@ -64,6 +64,8 @@ def test_the_order_of_lines_does_not_matter() -> None:
         pytest.param(histogram(("0.1", 3), ("0.5", 5)), id="no +Inf"),
         pytest.param(histogram(("0.1", 3), ("0.1", 3), ("+Inf", 5)), id="bucket twice"),
         pytest.param(histogram(("0.1", 3), ("0.10", 3), ("+Inf", 5)), id="bound twice"),
+        pytest.param(histogram(("-0.1", 3), ("0.1", 4), ("+Inf", 5)), id="bound below 0"),
+        pytest.param(histogram(("-Inf", 3), ("0.1", 4), ("+Inf", 5)), id="bound is -Inf"),
         pytest.param(histogram(("x", 3), ("+Inf", 5)), id="bound is no number"),
         pytest.param(histogram(("NaN", 3), ("+Inf", 5)), id="bound is NaN"),
         pytest.param(histogram(("+Inf", 5)), id="only +Inf"),
@@ -125,6 +127,15 @@ def test_a_page_is_capped() -> None:
     reading = read(lines)
     assert len(reading.points) == MAX_SERIES
     assert reading.refused == {"series_limit": 50}
+
+
+def test_lines_that_were_not_read_are_counted() -> None:
+    page = PageParser().parse('aie_engine_requests_running{model="m"} 1\n' + "up 1\n" * 9, max_samples=4)
+    assert read_page(page, "e").refused == {"series_limit": 6}
+
+
+def test_as_many_lines_are_read_as_the_most_series_can_have() -> None:
+    assert MAX_SAMPLES > MAX_SERIES * (MAX_BUCKETS + 2)
 
 
 def test_everything_that_our_own_engine_can_export_is_taken() -> None:
