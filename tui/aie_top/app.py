@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -36,11 +37,7 @@ class TopApp(App[None]):
     ]
 
     class Arrived(Message):
-        """A new frame, from the feed's thread."""
-
-        def __init__(self, frame: Frame) -> None:
-            super().__init__()
-            self.frame = frame
+        """A new frame lies in the mailbox."""
 
     def __init__(self, source: FrameSource, view: View | None = None, *, theme: str = "dark", ascii_only: bool = False) -> None:
         # Textual's own answer to NO_COLOR is greys, unless the colours are the terminal's: then it really sends none.
@@ -48,6 +45,10 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True if plain else None)
         self._source = source
         self._latest = self._shown = self.arranged = source.first()
+        # The newest frame that the screen has not seen. There is one at most: a slow screen leaves frames out, and keys do not
+        # wait behind them.
+        self._mail: Frame | None = None
+        self._mail_lock = threading.Lock()
         self.view = view or View()
         self.ascii_only = ascii_only
         self.look: Look = LOOKS["ansi" if plain else theme]
@@ -64,16 +65,23 @@ class TopApp(App[None]):
 
     def _deliver(self, frame: Frame) -> None:
         """Called in the feed's thread; posting is the one thing that is safe there."""
-        self.post_message(self.Arrived(frame))
+        with self._mail_lock:
+            announced, self._mail = self._mail is not None, frame
+        if not announced:
+            self.post_message(self.Arrived())
 
     def on_unmount(self) -> None:
         self._source.stop()
 
-    def on_top_app_arrived(self, message: Arrived) -> None:
+    def on_top_app_arrived(self, _message: Arrived) -> None:
+        with self._mail_lock:
+            frame, self._mail = self._mail, None
         if _terminal_is_gone(self):
             self.exit(return_code=1)
             return
-        self._latest = message.frame
+        if frame is None:
+            return
+        self._latest = frame
         if not self.view.paused:
             self._show()
 

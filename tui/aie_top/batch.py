@@ -15,6 +15,7 @@ from aie_top.client import AwayError, open_session, read_snapshot
 from aie_top.decode import DecodeError, decode_snapshot
 from aie_top.follower import follow_for_ever
 from aie_top.model import build_frame
+from aie_top.output import OutputError, write
 from aie_top.report import render, report_lines
 from aie_top.rows import AgentState, View
 from aie_top.targets import Target
@@ -38,7 +39,7 @@ def once(targets: Sequence[Target], view: View, out: TextIO, *, width: int, colo
     if all(state.snapshot is None for state in states):
         return _nobody(states)
     frame = build_frame(states, time.monotonic())
-    out.write(render(report_lines(frame, view, width, ascii_only=ascii_only), colour=colour))
+    write(out, render(report_lines(frame, view, width, ascii_only=ascii_only), colour=colour))
     return OK
 
 
@@ -60,6 +61,11 @@ def stream_json(targets: Sequence[Target], out: TextIO, interval_s: float) -> in
         asyncio.run(_stream_all(targets, out, interval_s))
     except KeyboardInterrupt:
         return OK
+    except ExceptionGroup as group:
+        failed = next((error for error in group.exceptions if isinstance(error, OutputError)), None)
+        if failed is None:
+            raise
+        raise failed from None
     return OK
 
 
@@ -119,5 +125,4 @@ def _nobody(states: Sequence[AgentState]) -> int:
 def _write(out: TextIO, one: JsonLine) -> None:
     # The agent's JSON may be laid out over lines; a line here is one object.
     line = msgspec.json.encode(one)
-    out.write((msgspec.json.format(line, indent=-1) if b"\n" in line else line).decode() + "\n")
-    out.flush()
+    write(out, (msgspec.json.format(line, indent=-1) if b"\n" in line else line).decode() + "\n")

@@ -13,11 +13,13 @@ from typing import Final, NoReturn, TypeVar
 
 from aie_telemetry.durations import parse_duration
 from aie_top.columns.engines import sort_keys
+from aie_top.output import OutputError, give_up
 from aie_top.rows import View
 from aie_top.targets import DEFAULT, Target, parse_target
 
 OK: Final = 0
 NO_AGENT: Final = 1
+NOT_WRITTEN: Final = 1
 USAGE: Final = 2
 
 Parsed = TypeVar("Parsed")
@@ -27,7 +29,7 @@ THEMES: Final = ("dark", "light", "ansi")
 _EPILOG: Final = f"""\
 exit status:
   0   it did what was asked
-  1   no agent answered (--once, --export-svg), or the picture could not be written
+  1   no agent answered (--once, --export-svg), or what was asked for could not be written
   2   the command line is wrong
 
 environment:
@@ -84,18 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.once or options.json:
             return _batch(options, targets, view)
         return _screen(options, targets, view)
-    except BrokenPipeError:
-        # The reader (head, less) has what it wanted. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except BaseExceptionGroup as group:
-        if group.subgroup(BrokenPipeError) is None:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+    except OutputError as error:
+        give_up()
+        if error.reader_left:  # it (head, less) has what it wanted
+            return OK
+        print(f"aie-top: cannot write to standard output: {error}", file=sys.stderr)
+        return NOT_WRITTEN
 
 
 def _batch(options: argparse.Namespace, targets: Sequence[Target], view: View) -> int:
+    if sys.stdout is None:
+        print("aie-top: cannot write to standard output: it is closed", file=sys.stderr)
+        return NOT_WRITTEN
     from aie_top import batch
 
     if options.json:
@@ -108,7 +110,7 @@ def _batch(options: argparse.Namespace, targets: Sequence[Target], view: View) -
 
 
 def _screen(options: argparse.Namespace, targets: Sequence[Target], view: View) -> int:
-    if options.export_svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if options.export_svg is None and not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         print("aie-top: this is no terminal: use --once for a report or --json for data", file=sys.stderr)
         return USAGE
     from aie_top.app import TopApp
@@ -123,7 +125,7 @@ def _screen(options: argparse.Namespace, targets: Sequence[Target], view: View) 
 
 
 def _speaks_unicode() -> bool:
-    return "utf" in (sys.stdout.encoding or "").lower()
+    return sys.stdout is not None and "utf" in (sys.stdout.encoding or "").lower()
 
 
 def _checked(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:

@@ -30,6 +30,7 @@ def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
 def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     host = snapshot.host.hostname
     yield from (_finding(finding, host, snapshot.time_s) for finding in snapshot.findings)
+    yield from (_engine_unseen(engine, host) for engine in snapshot.engines if engine.state != "down" and _unseen(engine))
     lost = {engine.name: engine for engine in snapshot.engines if engine.state == "down"}
     yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values())
     # That the page of an engine that is down does not answer is no second problem.
@@ -81,6 +82,20 @@ def _engine_down(engine: Engine, host: str, time_s: float) -> ProblemRow:
         host=host,
         age_s=_age(engine.down_since_s, time_s),
         advice="Its own log, and the kernel's (`dmesg`), say how it ended; its history stays here for five minutes.",
+    )
+
+
+def _unseen(engine: Engine) -> str | None:
+    """What the agent cannot see of it: such an engine may look fine without being so."""
+    return engine.note or ("no process of it is known" if engine.state == "unknown" else None)
+
+
+def _engine_unseen(engine: Engine, host: str) -> ProblemRow:
+    return ProblemRow(
+        severity="warning" if engine.state == "unknown" else "info",
+        summary=f"engine {engine.name}: {_unseen(engine)}",
+        subject=engine.name,
+        host=host,
     )
 
 

@@ -20,19 +20,22 @@ class EventParser:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._pending = 0
         self._data: list[bytes] = []
         self._size = 0
         self._kind = ""
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        for raw in lines:
-            event = self._take(raw.removesuffix(b"\r"))
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            event = self._take(b"".join((*self._rest, end)).removesuffix(b"\r"))
+            self._rest, self._pending = [], 0
             if event is not None:
                 yield event
-        self._check(len(self._rest))
+        self._rest.append(rest)  # joined once, when its end has come: a long line comes in many chunks
+        self._pending += len(rest)
+        self._check(self._pending)
 
     def _take(self, line: bytes) -> Event | None:
         if not line:

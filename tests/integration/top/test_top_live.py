@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import agent_api as fake
+import msgspec
 import pytest
 from agent_api import AgentApi
 from textual.pilot import Pilot
@@ -129,6 +130,22 @@ async def test_a_hanging_agent_does_not_hold_up_the_other() -> None:
                 return len(clocks) > 3 and "1 of 2 away" in shown
 
             await until(app, pilot, three_pictures)
+
+
+async def test_a_screen_that_is_behind_shows_the_newest_frame_and_leaves_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running("127.0.0.1:1", size=(80, 24)) as (app, pilot):
+        app._source.stop()
+        await pilot.pause()
+        frames = [msgspec.structs.replace(app.arranged, clock=f"12:00:{second:02}") for second in range(50)]
+        seen: list[str] = []
+        monkeypatch.setattr(app, "_show", lambda: seen.append(app._latest.clock))
+        for one in frames:  # no await: the screen has no time to look
+            app._deliver(one)
+        await pilot.pause()
+        assert seen == ["12:00:49"]
+        app._deliver(frames[0])
+        await pilot.pause()
+        assert seen == ["12:00:49", "12:00:00"]
 
 
 async def test_pause_freezes_and_goes_on() -> None:

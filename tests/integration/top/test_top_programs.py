@@ -114,6 +114,27 @@ def test_json_is_a_stream_and_ends_with_its_reader() -> None:
     assert times == sorted(set(times))
 
 
+NO_OUTPUT = "aie-top: cannot write to standard output: "
+
+
+@pytest.mark.parametrize("options", ["--once", "--json", "--once --json"])
+@pytest.mark.parametrize(("where", "why"), [(">&-", "it is closed"), (">/dev/full", "no space left on device")])
+def test_output_that_cannot_be_written_is_one_line_and_exit_1(options: str, where: str, why: str) -> None:
+    with AgentApi(fake.healthy) as api:
+        command = f'exec "$@" {where}'
+        arguments = ["sh", "-c", command, "sh", *COMMAND, *options.split(), "--connect", api.url]
+        result = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (1, f"{NO_OUTPUT}{why}\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_screen_without_a_terminal_is_one_line_however_it_lacks(closed: str) -> None:
+    arguments = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "--connect", NOBODY]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+
+
 def test_without_a_terminal_it_says_what_to_use() -> None:
     result = run("--connect", NOBODY)
     assert result.returncode == 2
@@ -173,6 +194,17 @@ def test_q_on_a_terminal_quits_at_once_with_exit_0(size: tuple[int, int]) -> Non
         terminal.read_until(b"\x1b[?1049h")
         os.write(terminal.master, b"q")
         # What it writes while it ends must be read, or it would wait for the terminal.
+        terminal.read_until(b"\x1b[?1049l")
+        assert terminal.wait() == 0
+        os.close(terminal.master)
+
+
+def test_q_quits_however_much_text_an_agent_sends() -> None:
+    long = msgspec.structs.replace(fake.healthy(), host=msgspec.structs.replace(fake.host(), hostname="日本" * 500_000))
+    with AgentApi(lambda _tick: long) as api:
+        terminal = Terminal("--connect", api.url)
+        terminal.read_until(b"smollm2")
+        os.write(terminal.master, b"q")
         terminal.read_until(b"\x1b[?1049l")
         assert terminal.wait() == 0
         os.close(terminal.master)

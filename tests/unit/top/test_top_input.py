@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aie_top import commands
 from aie_top.app import TopApp
 from aie_top.cli import main, parse_interval
-from aie_top.decode import DecodeError, decode_snapshot
+from aie_top.decode import LONGEST_TEXT, DecodeError, decode_snapshot
 from aie_top.sse import Event, EventParser, TooLargeError
 from aie_top.targets import Target, parse_target
 
@@ -82,6 +82,53 @@ def test_no_name_moves_the_cursor(name: str) -> None:
         return
     cleaned = decode_snapshot(body).engines[0].name
     assert not any(c < " " or "\x7f" <= c <= "\x9f" or "\u202a" <= c <= "\u202e" or "\u2066" <= c <= "\u2069" for c in cleaned)
+
+
+def texts(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in texts(part)]
+    return [text for item in value for text in texts(item)] if isinstance(value, list | tuple) else []
+
+
+def lengthened(value: object, more: str) -> object:
+    """Every text of a snapshot but those that are one of a few words."""
+    if isinstance(value, str):
+        return value if value in ("up", "down", "waiting", "unknown", "critical", "warning", "info") else value + more
+    if isinstance(value, dict):
+        return {key: lengthened(item, more) for key, item in value.items()}
+    return [lengthened(item, more) for item in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("more", ["x" * 20_000, "é\n" * 10_000, "日本" * 10_000], ids=["ascii", "breaks", "wide"])
+def test_every_text_is_clipped(more: str) -> None:
+    body = msgspec.json.encode(lengthened(msgspec.to_builtins(fake.troubled()), more))
+    whole = msgspec.json.decode(body)
+    whole["agent"]["drops"] = {more: 1.0}
+    read = texts(msgspec.to_builtins(decode_snapshot(msgspec.json.encode(whole))))
+    assert max(map(len, read)) == LONGEST_TEXT
+    assert "\n" not in "".join(read)
+
+
+@pytest.mark.parametrize(
+    ("sent", "instead", "field"),
+    [
+        (b'"uptime_s":11600.0', b'"uptime_s":null', "$.agent.uptime_s"),
+        (b'"cpus":2', b'"cpus":1e999', "$.host.cpus"),
+        (b'"cpus":2', b'"cpus":"two"', "$.host.cpus"),
+        (b'"cpus":2', b'"cpus":' + b"9" * 400, "cpus"),
+        (b'"state":"up"', b'"state":"' + b"x" * 5000 + b'"', "$.engines[0].state"),
+    ],
+    ids=["null", "float", "text", "long integer", "long text"],
+)
+def test_a_value_of_the_wrong_kind_is_named_by_its_field(sent: bytes, instead: bytes, field: str) -> None:
+    body = msgspec.json.encode(fake.healthy())
+    assert sent in body
+    with pytest.raises(DecodeError) as refused:
+        decode_snapshot(body.replace(sent, instead, 1))
+    assert field in str(refused.value)
+    assert len(str(refused.value)) < 200
 
 
 def test_a_deeply_nested_body_is_no_crash() -> None:

@@ -70,6 +70,20 @@ def test_the_page_of_an_engine_that_is_down_is_no_second_problem() -> None:
     assert [row.subject for row in frame(state(hidden)).problems] == ["scrape:llama"]
 
 
+@pytest.mark.parametrize("note", [None, "no process of it is known, so its memory and CPU are not seen"])
+def test_an_engine_without_a_known_process_does_not_look_fine(note: str | None) -> None:
+    blind = fake.engine("llama", state="unknown", note=note)
+    (problem,) = frame(state(fake.snapshot(engines=(blind,)))).problems
+    assert problem.severity == "warning"
+    assert problem.summary == f"engine llama: {note or 'no process of it is known'}"
+
+
+def test_what_cannot_be_seen_of_an_engine_that_is_up_is_a_note() -> None:
+    half = fake.engine("llama", note="its control group cannot be read: denied")
+    (problem,) = frame(state(fake.snapshot(engines=(half,)))).problems
+    assert (problem.severity, problem.summary) == ("info", "engine llama: its control group cannot be read: denied")
+
+
 def test_a_finding_is_told_whole() -> None:
     leak = next(row for row in frame(state(fake.troubled())).problems if "380 MiB" in row.summary)
     assert leak.age_s == 10_980.0

@@ -138,5 +138,13 @@ def test_the_report_says_the_same_with_colour_and_in_ascii() -> None:
     assert render(report_lines(frame, View(), ascii_only=True), colour=False).isascii()
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_page_of_an_engine_says_what_cannot_be_seen_of_it(width: int) -> None:
+    note = "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
+    frame = frame_of(fake.snapshot(engines=(fake.engine("llama", state="unknown", note=note),)))
+    page = engine_page(frame, frame.engines[0].key, width)
+    assert note in " ".join(" ".join(one.plain() for one in page).split())
+
+
 def test_an_engine_that_is_gone_says_so() -> None:
     assert "is gone" in engine_page(FRAMES["empty"], ("http://host-0:9465", "llama"), 80)[0].plain()
