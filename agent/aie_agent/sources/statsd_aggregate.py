@@ -126,25 +126,40 @@ class _SetRoom:
 
 
 class _Shares:
-    """Which sender brought which series: one that makes up ever new names may leave no room for the others."""
+    """How much of the room the known series take, and which sender brought which: one that makes up ever new names may leave no
+    room for the others."""
 
-    def __init__(self, most_each: int) -> None:
-        self._most_each = most_each
-        self._senders: dict[_Key, int] = {}
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._most_each = max(1, most // 2)
+        self._taken = 0
+        self._brought: dict[_Key, tuple[int, int]] = {}  # by whom, and what it weighs
         self._held: Counter[int] = Counter()
 
-    def take(self, key: _Key, sender: int) -> bool:
-        """Notes that `sender` brought a new series; False where it holds its share already."""
-        if self._held[sender] >= self._most_each:
-            return False
-        self._held[sender] += 1
-        self._senders[key] = sender
-        return True
+    def take(self, series: Series, sender: int) -> Reason | None:
+        """Notes that `sender` brought a new series, or says why there is no room for it."""
+        weight = _weight(series)
+        if self._taken + weight > self._most:
+            return Reason.SERIES_LIMIT
+        if self._held[sender] + weight > self._most_each:
+            return Reason.SERIES_SHARE
+        self._taken += weight
+        self._held[sender] += weight
+        self._brought[series.name, series.tags] = (sender, weight)
+        return None
 
     def keep(self, known: Container[_Key]) -> None:
         """Forgets all other series."""
-        self._senders = {key: sender for key, sender in self._senders.items() if key in known}
-        self._held = Counter(self._senders.values())
+        self._brought = {key: brought for key, brought in self._brought.items() if key in known}
+        self._held = Counter()
+        for sender, weight in self._brought.values():
+            self._held[sender] += weight
+        self._taken = self._held.total()
+
+
+def _weight(series: Series) -> int:
+    """As the store weighs it: by the lines that it has on a Prometheus page. A set is a gauge there."""
+    return len(series.bounds) + 3 if series.kind is Kind.HISTOGRAM else 1
 
 
 class _Hello:
@@ -201,8 +216,8 @@ class Aggregator:
     """Adds samples up until `swap`. Not thread-safe."""
 
     def __init__(self, *, max_series: int = 5000, max_set_members: int = 5000, max_members_of_all_sets: int = 20_000) -> None:
+        """`max_series` counts a histogram as the store does: by its buckets."""
         self.refused: Counter[str] = Counter()
-        self._max_series = max_series
         self._room = _SetRoom(max_set_members, max_members_of_all_sets)
         # By input, since different inputs (`a-b` and `a+b`, ms and h) can mean one series. Hostile ones could mean it in ever
         # new ways, so this is capped apart: beyond the cap they are worked out again each time.
@@ -212,7 +227,7 @@ class Aggregator:
         self._states: dict[_Key, _State] = {}
         self._sets: dict[_Key, _Set] = {}
         self._last_seen_s: dict[_Key, float] = {}
-        self._shares = _Shares(max(1, max_series // 2))
+        self._shares = _Shares(max_series)
         self._kinds: dict[str, Kind] = {}
         self._set_interval: int | None = None
         self._swept_s: float | None = None
@@ -276,10 +291,9 @@ class Aggregator:
         if conflicts(series.name, series.kind, self._kinds) or (known and is_set != (key in self._sets)):
             return Reason.KIND_CONFLICT
         if not known:
-            if len(self._last_seen_s) >= self._max_series:
-                return Reason.SERIES_LIMIT
-            if not self._shares.take(key, sender):
-                return Reason.SERIES_SHARE
+            reason = self._shares.take(series, sender)
+            if reason is not None:
+                return reason
             self._last_seen_s[key] = math.inf  # until the end of the interval, whose time is not known yet
             self._kinds[series.name] = series.kind
         return None

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_agent.samples import HistogramPoint, Point
+from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.sources.statsd_aggregate import ANONYMOUS, SILENT_S, Aggregator
 from aie_agent.sources.statsd_series import GENERAL_BOUNDS, Identity, conflicts, verdict
+from aie_agent.store import Store
 from aie_telemetry.catalogue import CATALOGUE, INTER_TOKEN_BUCKETS, Kind
 from aie_telemetry.statsd import TYPES, Parser, Sample
 
@@ -318,6 +319,30 @@ class TestCaps:
         feed(aggregator, "b:1|c", "a,x=0:1|c", sender=hostile)  # known series are anybody's
         assert {(point.name, point.value) for point in aggregator.swap(1.0).points()[0]} == {("a", 1), ("a", 2), ("b", 2), ("c", 1)}
         assert aggregator.refused == {"series_share": 20}
+
+    def test_a_histogram_weighs_what_it_weighs_in_the_store(self) -> None:
+        store = Store(max_series=1000, retention_s=60.0)
+        _, (histogram,), _ = taken("a:1|h")
+        store.apply(Batch("statsd", 1.0, [], [histogram]))
+        weight = len(GENERAL_BOUNDS) + 3
+        assert store.size == weight
+        aggregator = Aggregator(max_series=4 * weight)
+        feed(aggregator, *(f"a,x={number}:1|h" for number in range(3)), sender=1)
+        assert (aggregator.size, aggregator.refused) == (2, {"series_share": 1})
+        feed(aggregator, "a,x=8:1|h", *(f"b,x={number}:1|c" for number in range(weight)), sender=2)
+        assert (aggregator.size, aggregator.refused) == (3 + weight, {"series_share": 1})
+        feed(aggregator, "c:1|c", "a,x=9:1|h", "a,x=0:1|h", sender=3)  # no room but for what is known
+        assert (aggregator.size, aggregator.refused) == (3 + weight, {"series_share": 1, "series_limit": 2})
+
+    def test_a_silent_histogram_gives_back_its_weight(self) -> None:
+        weight = len(GENERAL_BOUNDS) + 3
+        aggregator = Aggregator(max_series=2 * weight)
+        feed(aggregator, "a:1|h", sender=1)
+        aggregator.swap(0.0)
+        aggregator.swap(SILENT_S + 60)
+        feed(aggregator, "b:1|h", "c:1|c", sender=1)
+        feed(aggregator, "d:1|h", sender=2)
+        assert (aggregator.size, aggregator.refused) == (2, {"series_share": 1})
 
     def test_a_sender_gets_its_share_back_with_its_silent_series(self) -> None:
         aggregator = Aggregator(max_series=10)
