@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from aie_engine.errors import ModelError
+from aie_engine.errors import ModelError, require_regular
 
 _MAX_JSON_BYTES = 64 << 20
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -63,6 +63,7 @@ def open_checkpoint(folder: Path) -> CheckpointWeights:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Parses a JSON object from a file; raises ModelError when it is missing, too large or something else."""
+    require_regular(path, "a JSON object")
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise ModelError(path, "too large", f"up to {_MAX_JSON_BYTES >> 20} MiB")
@@ -78,6 +79,7 @@ def _open_shard(folder: Path, shard: str) -> Any:
     # The name comes from the index file: it must not lead out of the folder.
     if Path(shard).name != shard:
         raise ModelError(folder / _INDEX, f"shard name {shard!r:.80}", "names of files in the folder itself")
+    require_regular(folder / shard, "a safetensors file")
     try:
         return safe_open(folder / shard, framework="pt")
     except (OSError, SafetensorError) as error:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from aie_telemetry.endpoints import ENGINE_HTTP_PORT
 from aie_telemetry.names import is_engine_name
+
+_DEVICE: Final = re.compile(r"cpu|cuda(:[0-9]{1,2})?")  # torch keeps the number in 8 bits and wraps larger ones
+_MAX_THREADS_PER_CORE: Final = 4  # more only wait for each other, and with thousands OpenMP crashes
 
 
 class ConfigError(ValueError):
@@ -41,10 +47,12 @@ class EngineConfig:
     statsd: str | None = None
 
     def __post_init__(self) -> None:
+        max_threads = _MAX_THREADS_PER_CORE * (os.cpu_count() or 1)
         checks = (
             (0 <= self.port <= 65_535, "--port", "0 to 65535 (0 takes any free port)"),
             (is_engine_name(self.name), "--name", "1 to 63 letters, digits or ._/@-, the first a letter or digit"),
-            (self.threads is None or self.threads >= 1, "--threads", "at least 1"),
+            (_DEVICE.fullmatch(self.device) is not None, "--device", "cpu, cuda or cuda:N (N up to 99)"),
+            (self.threads is None or 1 <= self.threads <= max_threads, "--threads", f"1 to {max_threads} on this machine"),
             (self.kv_tokens >= 2, "--kv-tokens", "at least 2"),
             (self.max_running >= 1, "--max-running", "at least 1"),
             (self.max_waiting >= 1, "--max-waiting", "at least 1"),

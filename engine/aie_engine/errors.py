@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 
@@ -19,3 +20,16 @@ class ModelError(Exception):
 
 class ChatTemplateError(Exception):
     """The model's chat template refused these messages; the text is fit to be shown to the client."""
+
+
+def require_regular(path: Path, accepted: str = "") -> None:
+    """Raises ModelError where `path` is a FIFO, a device or the like: to open or read one may take for ever.
+
+    What is not there or cannot be looked at passes; opening it says why.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise ModelError(path, "is not a regular file", accepted)

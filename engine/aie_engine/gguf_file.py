@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aie_engine.errors import ModelError
+from aie_engine.errors import ModelError, require_regular
 
 _VERSIONS = (2, 3)
 _MAX_HEADER_BYTES = 64 << 20  # vocabulary and merges of the largest published models take about 10 MB
@@ -91,6 +91,7 @@ def open_gguf(path: Path) -> GgufFile:
 
     Raises ModelError when the file is unreadable, truncated, or declares counts or sizes that do not fit it.
     """
+    require_regular(path, "a GGUF file")
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

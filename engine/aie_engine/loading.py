@@ -14,7 +14,7 @@ import torch
 
 from aie_engine.chat_template import ChatTemplate
 from aie_engine.checkpoint import CheckpointWeights, open_checkpoint, read_json
-from aie_engine.errors import ChatTemplateError, ModelError
+from aie_engine.errors import ChatTemplateError, ModelError, require_regular
 from aie_engine.gguf_file import GgufFile, GgufWeights, gguf_name, open_gguf, refuse_unknown_tensors
 from aie_engine.model import Decoder
 from aie_engine.model_config import ModelConfig, config_from_gguf, config_from_huggingface
@@ -50,8 +50,10 @@ def load_model(source: str | Path, *, device: str = "cpu", dtype: torch.dtype | 
     path = _smollm2_file() if source == SMOLLM2 else Path(source)
     name = SMOLLM2 if source == SMOLLM2 else path.stem if path.suffix == ".gguf" else path.resolve().name
     target = torch.device(device)
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(path, f"device {device} asked for, but this torch sees no CUDA device", "cpu")
+    devices = torch.cuda.device_count() if target.type == "cuda" else 0
+    if target.type == "cuda" and (target.index or 0) >= devices:
+        accepted = f"cpu, cuda:0 to cuda:{devices - 1}" if devices else "cpu"
+        raise ModelError(path, f"device {device} asked for, but this torch sees {devices} CUDA devices", accepted)
     chosen = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
     if path.is_dir():
         return _load_folder(path, name, target, chosen)
@@ -141,6 +143,7 @@ def _folder_template(folder: Path) -> ChatTemplate | None:
     variables = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
     source: Any = config.get("chat_template")
     if file.exists():
+        require_regular(file)
         try:
             source = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

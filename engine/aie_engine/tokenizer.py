@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreSequence
 from tokenizers.processors import TemplateProcessing
 
-from aie_engine.errors import ModelError
+from aie_engine.errors import ModelError, require_regular
 
 _MAX_JSON_BYTES = 256 << 20
 # Values of tokenizer.ggml.token_type.
@@ -120,6 +120,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
 def tokenizer_from_folder(folder: Path, eos_ids: Iterable[int]) -> Tokenizer:
     """Reads `tokenizer.json`; raises ModelError when it is missing, damaged, or not byte-level."""
     path = folder / "tokenizer.json"
+    require_regular(path, "a tokenizer.json of the tokenizers library")
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise ModelError(path, "too large", f"up to {_MAX_JSON_BYTES >> 20} MiB")

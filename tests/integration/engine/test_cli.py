@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -43,6 +44,12 @@ def refused(*arguments: str) -> str:
         (["serve", "--model", "x", "--deadline", "0s"], "--deadline"),
         (["serve", "--model", "x", "--max-running", "0"], "--max-running must be at least 1"),
         (["serve", "--model", "x", "--max-step-tokens", "16"], "--max-step-tokens must be more than --max-running"),
+        (["serve", "--model", "x", "--threads", "0"], "--threads must be 1 to "),
+        (["serve", "--model", "x", "--threads", "100000"], "--threads must be 1 to "),
+        (["serve", "--model", "x", "--device", "gpu9"], "--device must be cpu, cuda or cuda:N"),
+        (["serve", "--model", "x", "--device", "meta"], "--device must be cpu, cuda or cuda:N"),
+        (["serve", "--model", "x", "--device", "cuda:256"], "--device must be cpu, cuda or cuda:N"),
+        (["serve", "--model", "x", "--device", "cuda:-1"], "--device must be cpu, cuda or cuda:N"),
         (["serve", "--model", "x", "--kv-tokens", "-5"], "--kv-tokens"),
         (["serve", "--model", "x", "--port", "0", "--statsd", "tcp://x"], "--statsd"),
         (["serve", "--model", "x", "--name", "chat engine"], "--name must be 1 to 63 letters, digits or ._/@-"),
@@ -82,6 +89,18 @@ def test_a_port_in_use() -> None:
 
 def test_a_host_that_is_not_here() -> None:
     assert "cannot listen on 192.0.2.1:0" in refused("--model", "smollm2", "--port", "0", "--host", "192.0.2.1")
+
+
+def test_a_device_that_is_not_here() -> None:
+    line = refused("--model", "x", "--port", "0", "--statsd", "off", "--device", "cuda:99")
+    assert "device cuda:99 asked for" in line
+
+
+def test_a_model_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "model.gguf"
+    os.mkfifo(pipe)
+    line = refused("--model", str(pipe), "--port", "0", "--statsd", "off")
+    assert f"{pipe}: is not a regular file" in line
 
 
 @pytest.fixture(scope="module")

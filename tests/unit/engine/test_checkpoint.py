@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,15 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
         load_model(folder)
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja"])
+def test_a_pipe_in_a_folder_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, tiny_llama())
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ModelError, match=f"{name}: is not a regular file"):
         load_model(folder)
 
 
