@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from aie_engine.client_errors import quiet_client_errors
 from aie_engine.completions import chat_completions, completions
 from aie_engine.http_errors import ApiError, error_json, model_not_found
 from aie_engine.serving import SERVING, Serving
@@ -23,6 +24,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def application(serving: Serving) -> web.Application:
     """The application; `serving` decides what it can answer at any moment."""
+    quiet_client_errors()
     app = web.Application(middlewares=[_errors_as_json], client_max_size=serving.config.max_body_bytes)
     app[SERVING] = serving
     app.add_routes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -252,3 +253,43 @@ def test_junk_on_the_wire_hurts_nobody_else(any_engine: FakeEngine, junk: bytes)
         while client.recv(4096):
             pass
     assert get(any_engine.url, "/health").status == 200
+
+
+_NOT_HTTP = [
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 9_000 + b"\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+    b"\x16\x03\x01\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("sent", _NOT_HTTP, ids=["version", "long header", "content-length", "tls"])
+def test_bytes_that_are_no_http_are_one_line_for_debugging(
+    any_engine: FakeEngine, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = urlsplit(any_engine.url)
+    with caplog.at_level(logging.DEBUG), socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as client:
+        client.sendall(sent)
+        any_engine.wait_for(lambda: len(_client_errors(caplog)) == 1)
+        assert client.recv(12) == b"HTTP/1.0 400"
+    assert_quiet(caplog)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_that_is_not_encoded_as_announced(any_engine: FakeEngine, encoding: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        reply = post(any_engine.url, CHAT, b"\xff" * 100, {"Content-Encoding": encoding})
+        assert reply.status == 400
+        assert "Content-Encoding" in reply.error()["message"]
+        any_engine.wait_for(lambda: len(_client_errors(caplog)) == 1)
+    assert_quiet(caplog)
+
+
+def _client_errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "aie_engine.client_errors"]
+
+
+def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that an operator would see, no traceback, and one line of bounded length."""
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG or record.exc_info]
+    assert all("\n" not in line and len(line) < 300 for line in _client_errors(caplog))
