@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
+from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
 _FROM_ENGINES: Final = ("aie_engine_", "aie_hooks_")
@@ -14,17 +15,17 @@ _AGENTS_OWN: Final = frozenset(
 )
 
 
-def refusal(name: str, kind: Kind, labels: Set[str]) -> str | None:
+def refusal(name: str, kind: Kind, labels: Set[str]) -> Reason | None:
     """Why a metric `aie_*` from an engine is not taken, or None when it is.
 
-    "reserved_name": not in the catalogue, or not an engine's to say. "kind_conflict": the catalogue has another kind.
-    "bad_labels": a label that the catalogue does not give the metric, or none that says which engine it is about.
+    RESERVED_NAME: not in the catalogue, or not an engine's to say. KIND_CONFLICT: the catalogue has another kind.
+    BAD_LABELS: a label that the catalogue does not give the metric, or none that says which engine it is about.
     """
     metric = CATALOGUE.get(name)
     if metric is None or name in _AGENTS_OWN or not name.startswith(_FROM_ENGINES):
-        return "reserved_name"
+        return Reason.RESERVED_NAME
     if metric.kind is not kind:
-        return "kind_conflict"
+        return Reason.KIND_CONFLICT
     if "engine" not in labels or not labels <= set(metric.labels):
-        return "bad_labels"
+        return Reason.BAD_LABELS
     return None

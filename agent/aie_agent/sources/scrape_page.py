@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from aie_agent.samples import HistogramPoint, Point, Tags
 from aie_agent.sources import accepted
+from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import Page, PageSample
 
@@ -115,13 +116,13 @@ def _declared(page: Page, name: str) -> Kind | None:
     return _KINDS.get(declared)
 
 
-def _refusal(family: _Family, kind: Kind | None, labels: dict[str, str]) -> str | None:
+def _refusal(family: _Family, kind: Kind | None, labels: dict[str, str]) -> Reason | None:
     metric = CATALOGUE.get(family.name)
     if metric is not None and (kind is None or (kind is Kind.HISTOGRAM and not family.part)):
-        return "kind_conflict"
+        return Reason.KIND_CONFLICT
     reason = accepted.refusal(family.name, kind or Kind.GAUGE, labels.keys())
     if reason is None and metric is not None and len(labels) != len(metric.labels):
-        return "bad_labels"  # a page says everything, where a StatsD line may leave a label out
+        return Reason.BAD_LABELS  # a page says everything, where a StatsD line may leave a label out
     return reason
 
 

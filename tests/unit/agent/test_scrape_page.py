@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.sources.scrape_page import MAX_BUCKETS, MAX_SAMPLES, MAX_SERIES, Reading, read_page
+from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import PageParser
 from aie_telemetry.instruments import Registry
@@ -109,6 +110,13 @@ def test_what_is_refused(text: str, reason: str) -> None:
     assert reading.points == []
     assert reading.histograms == []
     assert reading.refused == {reason: 1}
+
+
+def test_reasons_shared_with_statsd_are_its_own() -> None:
+    """Typed, so that a reason that one of the two does not know cannot come up; on a page they read as their names."""
+    (reason,) = read("aie_engine_nonsense 1\n").refused
+    assert reason is Reason.RESERVED_NAME
+    assert f"{reason}" == "reserved_name"
 
 
 def test_a_series_that_comes_twice_counts_once() -> None:
