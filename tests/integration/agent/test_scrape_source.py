@@ -138,10 +138,11 @@ async def test_a_page_is_read_up_to_a_number_of_samples(monkeypatch: pytest.Monk
         assert it.refused == {"series_limit": 11}
 
 
-async def test_a_status_line_cannot_steer_the_terminal() -> None:
+@pytest.mark.parametrize("control", [b"\x1b[2J\x1b]0;owned\x07", b"\xc2\x9b2J", b"\xe2\x80\xae"], ids=["C0", "C1", "bidi"])
+async def test_a_status_line_cannot_steer_the_terminal(control: bytes) -> None:
     async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 500 \x1b[2J\x1b]0;owned\x07" + b"x" * 500 + b"\r\nContent-Length: 0\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 " + control + b"x" * 500 + b"\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
         writer.close()
 
