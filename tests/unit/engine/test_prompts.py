@@ -34,19 +34,19 @@ class Counting:
 @pytest.mark.parametrize("allow_special", [True, False])
 def test_a_prompt_far_too_long_costs_its_beginning(allow_special: bool) -> None:
     codec = Counting()
-    with pytest.raises(RequestTooLongError, match="at most 100 tokens"):
-        encode_prompt(codec, "1" * 900_000, 100, allow_special=allow_special)
-    assert codec.chars == 800
+    with pytest.raises(RequestTooLongError, match="at most 1000 tokens"):
+        encode_prompt(codec, "1" * 900_000, 1000, allow_special=allow_special)
+    assert codec.chars == 2_000
 
 
 def test_a_beginning_of_few_tokens_hides_nothing() -> None:
     codec = Counting(wide_spaces=True)
     with pytest.raises(RequestTooLongError):
-        encode_prompt(codec, " " * 800 + "1" * 900_000, 100, allow_special=False)
-    assert codec.chars == 800 + 1600
+        encode_prompt(codec, " " * 2_000 + "1" * 900_000, 1000, allow_special=False)
+    assert codec.chars == 2_000 + 8_000
 
 
-@pytest.mark.parametrize("length", [1, 799, 800, 801, 6_400])
+@pytest.mark.parametrize("length", [1, 399, 400, 401, 1_601, 6_400])
 def test_few_tokens_of_many_characters_are_taken(length: int) -> None:
     codec = Counting(wide_spaces=True)
     text = " " * length
