@@ -109,8 +109,8 @@ def text_of(log: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def stack(directory: Path) -> AsyncIterator[tuple[str, str]]:
-    """The engine and the agent beside it; gives both URLs."""
+async def stack(directory: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], str, str]]:
+    """The engine and the agent beside it; gives the engine's process and both URLs."""
     socket = directory / "statsd.sock"
     environment = {"AIE_STATSD": f"unix://{socket}"}
     engine_log, agent_log = directory / "engine.log", directory / "agent.log"
@@ -128,7 +128,7 @@ async def stack(directory: Path) -> AsyncIterator[tuple[str, str]]:
             agent_url = await url_announced("aie-agent", agent, agent_log)
             say(f"engine at {engine_url}, agent at {agent_url}")
             report_what_is_not_visible(config)
-            yield engine_url, agent_url
+            yield engine, engine_url, agent_url
 
 
 def report_what_is_not_visible(config: Path) -> None:
@@ -156,7 +156,7 @@ async def show(agent_url: str, mode: Mode) -> int:
 
 async def demo(directory: Path, mode: Mode) -> int:
     """The whole demo; returns the exit status."""
-    async with stack(directory) as (engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
+    async with stack(directory) as (engine, engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
         say("measuring what the engine takes on this machine")
         capacity = await traffic.measure_capacity()
         rate = SHARE_OF_CAPACITY * capacity
@@ -166,6 +166,8 @@ async def demo(directory: Path, mode: Mode) -> int:
         sending.cancel()
         failed = {outcome: count for outcome, count in traffic.outcomes.items() if outcome != "200"}
         say(f"{traffic.outcomes['200']} requests answered" + (f", others: {failed}" if failed else ""))
+        if engine.poll() is not None:
+            say(f"the engine ended by itself, with status {engine.returncode}")
         return 1 if failed or not traffic.outcomes["200"] else status
 
 

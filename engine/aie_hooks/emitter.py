@@ -118,9 +118,13 @@ class Emitter:
         frame = frame_of(name, Kind.COUNTER, labels, self._tags, self._dialect)
         kind = SilentCounter if self._transport is None else Counter
         with self._making:
-            if frame not in self._counters:
+            is_new = frame not in self._counters
+            if is_new:
                 self._counters[frame] = kind(frame, self)
-            return self._counters[frame]
+            counter = self._counters[frame]
+        if is_new and self.ticker.asleep:
+            self.ticker.ring()  # it is announced at 0 soon, and not only with its first increment
+        return counter
 
     def gauge(self, name: str, /, **labels: str) -> Gauge:
         """A handle for a level. Raises as `counter` does."""

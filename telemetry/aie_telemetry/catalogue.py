@@ -112,7 +112,7 @@ _ENGINE_METRICS: Final = (
 
 _PROCESS = ("engine",)
 _PROCESS_METRICS: Final = (
-    _gauge("aie_process_count", "processes", _PROCESS, "Live processes of the engine."),
+    _gauge("aie_process_instances", "processes", _PROCESS, "Live processes of the engine."),
     _gauge("aie_process_threads", "threads", _PROCESS, "Threads of the engine's processes."),
     _gauge("aie_process_resident_anon_bytes", "bytes", _PROCESS, "Resident anonymous memory (RssAnon): heap, tensors, stacks."),
     _gauge("aie_process_resident_file_bytes", "bytes", _PROCESS, "Resident file-backed memory (RssFile): code, mapped weights."),

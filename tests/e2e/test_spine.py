@@ -96,6 +96,17 @@ def test_engine_agent_and_top_together(start: Start, tmp_path: Path) -> None:
     assert b'"smollm2"' in rows
 
 
+def test_both_pages_pass_promtool(start: Start, tmp_path: Path, promtool: str) -> None:
+    _, engine_url = start_engine(start, tmp_path / "statsd.sock")
+    agent, agent_url = start_agent(start, tmp_path, "--engine", f"smollm2={engine_url}/metrics")
+    assert chat(engine_url) == 200
+    eventually(lambda: page_value(agent_url, "aie_engine_memory_unaccounted_bytes"), alive=agent)
+    for url in (engine_url, agent_url):
+        _, page = get(f"{url}/metrics")
+        checked = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_totals_agree_at_the_end(start: Start, tmp_path: Path) -> None:
     _, engine_url = start_engine(start, tmp_path / "statsd.sock")
     assert chat(engine_url) == 200

@@ -81,7 +81,7 @@ def _engine_down(engine: Engine, host: str, time_s: float) -> ProblemRow:
         subject=engine.name,
         host=host,
         age_s=_age(engine.down_since_s, time_s),
-        advice="Its own log, and the kernel's (`dmesg`), say how it ended; its history stays here for five minutes.",
+        advice="Its own log, and the kernel's (`dmesg`), say how it ended.",
     )
 
 

@@ -30,15 +30,13 @@ class ConfiguredEngines:
         batch = Batch(self.name, now_s)
         missing = []
         for engine in self._engines:
-            try:
-                tgids = await asyncio.to_thread(_find, engine)
-            except (OSError, ValueError) as error:
-                missing.append(f"{engine.name}: {engine.pid_file}: {error}")
-                continue
+            tgids, problem = await asyncio.to_thread(_find, engine)
+            if problem is not None:
+                missing.append(f"{engine.name}: {problem}")
             batch.hellos += [Hello(engine.name, tgid) for tgid in sorted(tgids)]
             if tgids:
                 self._seen.add(engine.name)
-            elif engine.name not in self._seen and engine.metrics_url is not None and is_this_host(engine.metrics_url.host):
+            elif problem is None and engine.name not in self._seen and _is_here(engine):
                 missing.append(f"{engine.name}: no process seen to listen at {engine.metrics_url} (not started, or another user's)")
         if missing:
             raise SourceError("; ".join(missing), batch)
@@ -48,10 +46,25 @@ class ConfiguredEngines:
         """Holds nothing."""
 
 
-def _find(engine: EngineSection) -> set[int]:
-    """Raises OSError or ValueError for a pid file that cannot be used."""
-    if engine.pid_file is not None:
-        return {int(Path(engine.pid_file).read_text())}
-    if engine.metrics_url is None or not is_this_host(engine.metrics_url.host):
+def _find(engine: EngineSection) -> tuple[set[int], str | None]:
+    """The processes of an engine: of its pid file, else of its socket; and what is wrong with a pid file that does not help."""
+    if engine.pid_file is None:
+        return _listening(engine), None
+    try:
+        return {int(Path(engine.pid_file).read_text())}, None
+    except OSError as error:
+        problem = f"{engine.pid_file}: {error.strerror}"
+    except ValueError:
+        problem = f"{engine.pid_file} holds no pid"
+    found = _listening(engine)
+    return found, None if found else problem
+
+
+def _listening(engine: EngineSection) -> set[int]:
+    if engine.metrics_url is None or not _is_here(engine):
         return set()
     return tgids_listening_at(engine.metrics_url.host, engine.metrics_url.port)
+
+
+def _is_here(engine: EngineSection) -> bool:
+    return engine.metrics_url is not None and is_this_host(engine.metrics_url.host)

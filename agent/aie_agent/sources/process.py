@@ -126,7 +126,7 @@ class ProcessSource:
         tags = (("engine", engine.name),)
         points = [
             Point("aie_engine_up", Kind.GAUGE, tags, float(alive > 0)),
-            Point("aie_process_count", Kind.GAUGE, tags, float(alive)),
+            Point("aie_process_instances", Kind.GAUGE, tags, float(alive)),
         ]
         for name, read in _GAUGES:
             values = [value for value in map(read, live) if value is not None]

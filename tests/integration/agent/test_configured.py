@@ -111,3 +111,9 @@ async def test_pid_file(tmp_path: Path) -> None:
 
 async def test_an_engine_on_another_host_is_not_looked_for() -> None:
     assert (await source('[[engines]]\nname = "far"\nmetrics_url = "http://192.0.2.1:8000/metrics"').collect(1.0)).hellos == []
+
+
+async def test_without_its_pid_file_an_engine_is_found_by_its_socket(listening: tuple[int, int], tmp_path: Path) -> None:
+    pid, port = listening
+    text = f'[[engines]]\nname = "chat"\npid_file = "{tmp_path}/none.pid"\nmetrics_url = "http://localhost:{port}/metrics"'
+    assert (await source(text).collect(1.0)).hellos == [Hello("chat", pid)]

@@ -69,7 +69,7 @@ class TestSums:
         batch = await watched.after(1)
         assert (batch.source, batch.time_s) == ("process", watched.now_s)
         assert value(batch, "aie_engine_up", engine="e") == 1
-        assert value(batch, "aie_process_count") == 2
+        assert value(batch, "aie_process_instances") == 2
         assert value(batch, "aie_process_threads") == 3
         assert value(batch, "aie_process_resident_anon_bytes") == 3000 * 1024
         assert value(batch, "aie_engine_memory_physical_bytes", device="cpu") == 3000 * 1024
@@ -144,7 +144,7 @@ class TestComingAndGoing:
         watched.tree.end(10)
         batch = await watched.after(1)
         assert value(batch, "aie_engine_up", engine="e") == 0
-        assert value(batch, "aie_process_count", engine="e") == 0
+        assert value(batch, "aie_process_instances", engine="e") == 0
         assert len(batch.points) == 2
         assert watched.source.rows("e") == []
         watched.tree.process(10, user=4, start=int(1002.5 * HERTZ))  # even under the same pid
@@ -273,7 +273,7 @@ class TestWhatCannotBeSeen:
             with unprivileged():
                 batch = await watched.source.collect(5.0)
             assert value(batch, "aie_engine_up", engine="e") == 1
-            assert value(batch, "aie_process_count") == 2
+            assert value(batch, "aie_process_instances") == 2
             assert value(batch, "aie_process_cpu_seconds_total", mode="user") == 100 / HERTZ
             assert "process 20 cannot be read" in (watched.source.note("e") or "")
             (watched.tree.root / "20/stat").chmod(0o644)

@@ -45,7 +45,7 @@ def test_names(metric: Metric) -> None:
     assert metric.name.split("_")[1] in FAMILIES
     assert metric.name.startswith(RESERVED_PREFIX)
     assert not UNBASED.search(metric.name)
-    assert not metric.name.endswith(("_bucket", "_sum", "_count", "_created")) or metric.name == "aie_process_count"
+    assert not metric.name.endswith(("_bucket", "_sum", "_count", "_created")) or metric.name == "aie_process_instances"
     assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
 
 
