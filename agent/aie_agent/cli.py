@@ -17,7 +17,7 @@ DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0 good, 1 something is missing or was refused, 2 bad arguments or configuration."""
+    """Returns the exit status: 0 good, 1 something that is asked for cannot be seen, 2 bad arguments or configuration."""
     arguments = _parser().parse_args(argv)
     if arguments.command == "parse-statsd":
         return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
