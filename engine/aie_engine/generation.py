@@ -84,8 +84,8 @@ class Generation:
         while True:
             if update.outcome not in (None, Outcome.OK):
                 raise self._failure(update)
-            if update.token_id is not None:
-                shown.append(self._text.push(update.token_id))
+            if update.token is not None:
+                shown.append(self._text.push(update.token.id))
             if self._text.stopped:
                 self._loop.end(self._request, Outcome.OK, FinishReason.STOP)
                 return Piece("".join(shown), self._text.tokens, FinishReason.STOP)

@@ -15,7 +15,7 @@ from typing import ParamSpec, Protocol
 
 from aie_engine.kv_arena import KvArena
 from aie_engine.metrics import EngineMetrics, KvUsage
-from aie_engine.plan import Chunk
+from aie_engine.plan import Chunk, Token
 from aie_engine.request import FinishReason, Outcome, Request, Update
 from aie_engine.scheduler import Plan, Scheduler, StepResult
 from aie_hooks.nvtx import annotate
@@ -32,8 +32,8 @@ Delivery = tuple[Request, Update]
 class StepRunner(Protocol):
     """What computes a step: `Runner`, or a stand-in without a model."""
 
-    def execute(self, chunks: Sequence[Chunk]) -> list[int | None]:
-        """One token id for each chunk that asks for one, else None, in the order of the chunks."""
+    def execute(self, chunks: Sequence[Chunk]) -> list[Token | None]:
+        """One token for each chunk that asks for one, else None, in the order of the chunks."""
         ...
 
 
@@ -143,7 +143,7 @@ class ModelLoop:
             with annotate("deliver"):
                 self._hand_out(self._step_over(sampled, started))
 
-    def _compute(self, plan: Plan) -> Sequence[int | None] | None:
+    def _compute(self, plan: Plan) -> Sequence[Token | None] | None:
         """The step's tokens; None when it failed."""
         try:
             with annotate(plan.kind):
@@ -152,7 +152,7 @@ class ModelLoop:
             _log.exception("a step of %d chunks failed", len(plan.chunks))
             return None
 
-    def _step_over(self, sampled: Sequence[int | None] | None, started: float) -> list[Delivery]:
+    def _step_over(self, sampled: Sequence[Token | None] | None, started: float) -> list[Delivery]:
         now = self._clock()
         with self._wake:
             result = None if sampled is None else self._take_in(sampled, now - started, now)
@@ -163,7 +163,7 @@ class ModelLoop:
                 self._tell(self._metrics.ended, request.ticket, Outcome.OK, now)
         return _news(result)
 
-    def _take_in(self, sampled: Sequence[int | None], duration_s: float, now: float) -> StepResult | None:
+    def _take_in(self, sampled: Sequence[Token | None], duration_s: float, now: float) -> StepResult | None:
         """Enters the tokens in the scheduler's books; None when they do not fit, and the step has failed after all."""
         try:
             return self._scheduler.step_done(sampled, duration_s, now)
@@ -198,4 +198,4 @@ class ModelLoop:
 
 
 def _news(result: StepResult) -> list[Delivery]:
-    return [(request, Update(request.output_ids[-1], request.outcome, request.finish_reason)) for request in result.sampled]
+    return [(request, Update(request.last_token, request.outcome, request.finish_reason)) for request in result.sampled]

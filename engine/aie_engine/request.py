@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aie_engine.plan import SamplingParams
+from aie_engine.plan import SamplingParams, Token
 
 if TYPE_CHECKING:
     from aie_engine.ledger import Ticket
@@ -33,7 +33,7 @@ class FinishReason(StrEnum):
 class Update(NamedTuple):
     """News for a request's client: a token, the end, or both (the last token). `detail` explains an outcome that is not ok."""
 
-    token_id: int | None = None
+    token: Token | None = None
     outcome: Outcome | None = None
     finish_reason: FinishReason | None = None
     detail: str = ""
@@ -58,6 +58,7 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     blocked_since: float | None = None
     admitted_at: float | None = None
+    last_token: Token | None = None
     last_token_at: float | None = None
     ended_at: float | None = None
     outcome: Outcome | None = None

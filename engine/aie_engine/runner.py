@@ -11,7 +11,7 @@ from aie_engine.kv_cache import KvCache
 from aie_engine.linear import padded_rows
 from aie_engine.loading import LoadedModel
 from aie_engine.model import Span, StepInputs, rope_tables
-from aie_engine.plan import Chunk
+from aie_engine.plan import Chunk, Token
 from aie_engine.sampling import sample
 from aie_hooks.nvtx import annotate
 
@@ -53,7 +53,7 @@ class Runner:
         """Bytes the runner keeps between steps besides weights and KV cache. Activations within a step are not in it."""
         return self._cos.nbytes + self._sin.nbytes
 
-    def execute(self, chunks: Sequence[Chunk]) -> list[int | None]:
+    def execute(self, chunks: Sequence[Chunk]) -> list[Token | None]:
         """Computes all chunks as one batch and samples where asked; the answer is aligned with `chunks`.
 
         Raises ValueError, before anything is computed, for a chunk that does not fit the step, the KV cache, the context
@@ -66,7 +66,7 @@ class Runner:
         params = [chunk.sampling for chunk in sampled]
         positions = [chunk.position + len(chunk.token_ids) for chunk in sampled]
         with annotate("sample"), torch.inference_mode():
-            tokens = iter(sample(logits, params, positions))
+            tokens = map(Token, sample(logits, params, positions))
         return [next(tokens) if chunk.sample else None for chunk in chunks]
 
     def logits(self, chunks: Sequence[Chunk]) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aie_engine.kv_arena import KvArena
-from aie_engine.plan import Chunk
+from aie_engine.plan import Chunk, Token
 from aie_engine.prefill_budget import PrefillBudget, share
 from aie_engine.request import FinishReason, Outcome, Request
 
@@ -141,7 +141,7 @@ class Scheduler:
         self._step = Plan(chunks, [*decoding, *(request for request, _ in chosen)], admitted, expired)
         return self._step
 
-    def step_done(self, sampled: Sequence[int | None], duration_s: float, now: float) -> StepResult:
+    def step_done(self, sampled: Sequence[Token | None], duration_s: float, now: float) -> StepResult:
         """Takes in what the runner computed for the plan: `sampled[i]` is the token after chunk i, where one was wanted.
 
         Raises RuntimeError without a plan under way, ValueError when the answers do not match the plan.
@@ -151,15 +151,15 @@ class Scheduler:
             raise ValueError(f"{len(sampled)} results for {len(plan.chunks)} chunks")
         result = StepResult()
         decoding = 0
-        for request, chunk, token_id in zip(plan.requests, plan.chunks, sampled, strict=True):
+        for request, chunk, token in zip(plan.requests, plan.chunks, sampled, strict=True):
             if chunk.position < len(request.prompt_ids):
                 result.prompt_tokens += len(chunk.token_ids)
             else:
                 decoding += 1
             if request.outcome is None:  # else its client left while the step ran
                 request.computed += len(chunk.token_ids)
-                if token_id is not None:
-                    self._take_token(request, token_id, now, result)
+                if token is not None:
+                    self._take_token(request, token, now, result)
         self._budget.observe(decoding, result.prompt_tokens, duration_s)
         self._step = None  # not before: whatever fails above, `step_failed` can still end the step's requests
         return result
@@ -234,8 +234,9 @@ class Scheduler:
             raise RuntimeError("no step is under way")
         return self._step
 
-    def _take_token(self, request: Request, token_id: int, now: float, result: StepResult) -> None:
-        request.output_ids.append(token_id)
+    def _take_token(self, request: Request, token: Token, now: float, result: StepResult) -> None:
+        request.output_ids.append(token.id)
+        request.last_token = token
         result.sampled.append(request)
         if request.last_token_at is None:
             result.first.append(request)
@@ -243,7 +244,7 @@ class Scheduler:
             gap = now - request.last_token_at
             result.gaps[gap] = result.gaps.get(gap, 0) + 1
         request.last_token_at = now
-        stopped = token_id in self._limits.eos_ids
+        stopped = token.id in self._limits.eos_ids
         if stopped or len(request.output_ids) >= request.max_tokens:
             self.end(request, Outcome.OK, now, FinishReason.STOP if stopped else FinishReason.LENGTH)
             result.ended.append(request)

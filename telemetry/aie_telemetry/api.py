@@ -38,6 +38,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
 
 
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened at one moment and that hooks told of. `details` are numbers and words by name, units in the names."""
+
+    time_s: float
+    kind: str
+    engine: str
+    summary: str
+    details: dict[str, float | str] = {}
+
+
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     """Of a latency histogram over the window, interpolated within buckets as Prometheus does. Null without observations."""
 
@@ -84,6 +94,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_token: Quantiles = Quantiles()
     inter_token: Quantiles = Quantiles()
     queue: Quantiles = Quantiles()
+    prefill: Quantiles = Quantiles()
+    decode: Quantiles = Quantiles()
+    tokenize: Quantiles = Quantiles()
     duration: Quantiles = Quantiles()
     last_token_age_s: float | None = None
     cpu_cores: float | None = None
@@ -173,6 +186,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     agent: Agent
     host: Host
     findings: tuple[Finding, ...] = ()
+    events: tuple[Event, ...] = ()
     engines: tuple[Engine, ...] = ()
     memory: tuple[Memory, ...] = ()
     sources: tuple[Source, ...] = ()
@@ -184,6 +198,14 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     time_s: float
     findings: tuple[Finding, ...]
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """`/api/v1/events`: all that the agent keeps, the newest first."""
+
+    version: int
+    time_s: float
+    events: tuple[Event, ...]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,25 @@ STEP_BUCKETS: Final = (
     2.0, 4.0,
 )  # fmt: skip
 
+STAGE_BUCKETS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0,
+)  # fmt: skip
+PAUSE_BUCKETS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+LENGTH_BUCKETS: Final = tuple(float(n) for n in (
+    1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072,
+))  # fmt: skip
+BATCH_BUCKETS: Final = tuple(float(n) for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512))
+NATS_BUCKETS: Final = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0,
+)  # fmt: skip
+LOGSUMEXP_BUCKETS: Final = (
+    -200.0, -100.0, -50.0, -20.0, -10.0, -5.0, 0.0, 5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0, 35.0,
+    40.0, 50.0, 100.0, 200.0,
+)  # fmt: skip
+
 _ENGINE = ("engine", "model")
 _MEMORY = ("engine", "device")
 
@@ -93,17 +112,65 @@ _ENGINE_METRICS: Final = (
                "From the arrival of a request to its admission to the batch.", QUEUE_BUCKETS),
     _histogram("aie_engine_request_duration_seconds", "seconds", _ENGINE,
                "From the arrival of an admitted request to its end, whatever the outcome.", DURATION_BUCKETS),
+    _histogram("aie_engine_time_per_output_token_seconds", "seconds", _ENGINE,
+               "Mean time between the tokens of one request, from its first to its last: one observation a request.", INTER_TOKEN_BUCKETS),
+    _histogram("aie_engine_tokenize_seconds", "seconds", _ENGINE,
+               "From a complete request body to its token ids: chat template and tokenizer, and the wait for a thread that runs them.", STAGE_BUCKETS),
+    _histogram("aie_engine_prefill_seconds", "seconds", _ENGINE,
+               "From the admission of a request to its first token.", STAGE_BUCKETS),
+    _histogram("aie_engine_decode_seconds", "seconds", _ENGINE,
+               "From a request's first token to its last.", STAGE_BUCKETS),
+    _histogram("aie_engine_detokenize_seconds", "seconds", _ENGINE,
+               "Time that went into turning one request's tokens into text, all its tokens together.", STAGE_BUCKETS),
     _histogram("aie_engine_step_seconds", "seconds", _ENGINE, "Duration of one step of the model loop.", STEP_BUCKETS),
+    _histogram("aie_engine_step_batch_size", "requests", _ENGINE, "Requests that a step of the model loop computed for.", BATCH_BUCKETS),
+    _histogram("aie_engine_step_tokens", "tokens", _ENGINE, "Tokens, of prompts and of decodes, that a step of the model loop computed.", LENGTH_BUCKETS),
+    _histogram("aie_engine_request_prompt_tokens", "tokens", _ENGINE, "Prompt tokens of a request.", LENGTH_BUCKETS),
+    _histogram("aie_engine_request_generation_tokens", "tokens", _ENGINE, "Tokens generated for a request that ended.", LENGTH_BUCKETS),
+    _histogram("aie_engine_event_loop_lag_seconds", "seconds", _ENGINE,
+               "How late the engine's event loop woke from a timer: what every request waits for where HTTP is served.", PAUSE_BUCKETS),
+    _histogram("aie_engine_gc_pause_seconds", "seconds", (*_ENGINE, "generation"),
+               "Pauses by Python's garbage collector, by generation (0, 1, 2). Every thread of the engine stands still meanwhile.", PAUSE_BUCKETS),
     _gauge("aie_engine_last_token_timestamp_seconds", "seconds", _ENGINE,
            "When the engine last produced a token, in seconds since the epoch. Flat while requests run means that it hangs."),
     _gauge("aie_engine_kv_usage_ratio", "ratio", _ENGINE, "Share of the KV cache that is taken, 0 to 1."),
     _gauge("aie_engine_kv_capacity_tokens", "tokens", _ENGINE, "Token slots of the KV cache. Equals used plus free."),
     _gauge("aie_engine_kv_used_tokens", "tokens", _ENGINE, "Token slots of the KV cache reserved by admitted requests."),
     _gauge("aie_engine_kv_free_tokens", "tokens", _ENGINE, "Token slots of the KV cache reserved by nobody."),
+    _gauge("aie_engine_kv_written_tokens", "tokens", _ENGINE, "Token slots of the KV cache that hold a computed token."),
+    _gauge("aie_engine_kv_efficiency_ratio", "ratio", _ENGINE,
+           "Share of the reserved token slots that hold a computed token: low where answers stay far shorter than what is reserved for them. Absent while nothing is reserved."),
+    _counter("aie_engine_preemptions_total", "requests", _ENGINE, "Times that a running request lost its KV cache to others and was put back."),
+    _counter("aie_engine_prefix_cache_queries_total", "tokens", _ENGINE, "Prompt tokens that were looked up in the prefix cache."),
+    _counter("aie_engine_prefix_cache_hits_total", "tokens", _ENGINE, "Prompt tokens that the prefix cache had."),
+    _counter("aie_engine_response_cache_queries_total", "requests", _ENGINE, "Requests that were looked up in the response cache."),
+    _counter("aie_engine_response_cache_hits_total", "requests", _ENGINE, "Requests that the response cache answered."),
+    _gauge("aie_engine_response_cache_bytes", "bytes", _ENGINE, "Size of the answers and keys that the response cache holds."),
+    _histogram("aie_engine_output_entropy_nats", "nats", _ENGINE,
+               "Mean entropy of the model's distribution over the tokens of one answer: one observation a sampled request.", NATS_BUCKETS),
+    _histogram("aie_engine_output_surprisal_nats", "nats", _ENGINE,
+               "Mean of -log p of the chosen tokens of one answer: one observation a sampled request.", NATS_BUCKETS),
+    _histogram("aie_engine_first_token_logsumexp_nats", "nats", _ENGINE,
+               "Log-sum-exp of the logits before the first token of an answer, which may be negative: one observation a sampled request.", LOGSUMEXP_BUCKETS),
+    _histogram("aie_engine_output_log_length", "nats", _ENGINE,
+               "Natural logarithm of one answer's length in tokens: one observation a sampled request.", NATS_BUCKETS),
+    _gauge("aie_engine_activation_mean", "1", (*_ENGINE, "layer"), "Mean of a watched layer's output in its last sampled step."),
+    _gauge("aie_engine_activation_std", "1", (*_ENGINE, "layer"), "Standard deviation of a watched layer's output in its last sampled step."),
+    _gauge("aie_engine_activation_max_abs", "1", (*_ENGINE, "layer"), "Largest magnitude in a watched layer's output in its last sampled step."),
+    _counter("aie_engine_activation_nonfinite_total", "values", (*_ENGINE, "layer"),
+             "NaN and infinite values in a watched layer's output, in sampled steps."),
     _gauge("aie_engine_allocator_allocated_bytes", "bytes", _MEMORY,
            "Bytes of live tensors, as the engine's own allocator counts them."),
     _gauge("aie_engine_allocator_reserved_bytes", "bytes", _MEMORY,
            "Bytes that the engine's own allocator holds from the system: live tensors, caches, pools."),
+    _gauge("aie_engine_allocator_inactive_split_bytes", "bytes", _MEMORY,
+           "Reserved bytes in free parts of blocks that are partly in use: what fragmentation keeps from being given back."),
+    _gauge("aie_engine_allocator_private_pool_bytes", "bytes", _MEMORY, "Reserved bytes in private pools, such as those of CUDA graphs."),
+    _gauge("aie_engine_allocator_pinned_bytes", "bytes", _MEMORY, "Pinned host memory that torch's host allocator holds. Reported once a process, with its first device."),
+    _gauge("aie_engine_allocator_largest_free_bytes", "bytes", _MEMORY,
+           "The largest allocation that the engine's own pool could serve now without asking the system."),
+    _counter("aie_engine_allocator_retries_total", "retries", _MEMORY, "Allocations that succeeded only after the allocator's cache was emptied."),
+    _counter("aie_engine_allocator_ooms_total", "errors", _MEMORY, "Allocations that failed for lack of memory."),
     _gauge("aie_engine_memory_physical_bytes", "bytes", _MEMORY,
            "Physical memory of the engine's processes on the device. On a CPU: anonymous resident memory (RssAnon)."),
     _gauge("aie_engine_memory_unaccounted_bytes", "bytes", _MEMORY,
@@ -152,6 +219,15 @@ _HOST_METRICS: Final = (
              "Pressure stall information: time that some, or all (full), runnable tasks stalled on cpu, memory or io."),
 )  # fmt: skip
 
+_FINDING_METRICS: Final = (
+    _gauge(
+        "aie_finding",
+        "1",
+        ("cause", "subject", "severity"),
+        "1 while the agent holds that something is wrong: what (cause), with whom (subject), how bad (severity: info, warning, critical).",
+    ),
+)
+
 _AGENT_METRICS: Final = (
     _gauge("aie_agent_info", "1", ("version",), "Always 1; the agent's version."),
     _gauge("aie_agent_start_time_seconds", "seconds", (), "When the agent started, in seconds since the epoch."),
@@ -174,6 +250,9 @@ _AGENT_METRICS: Final = (
              "Samples passed over because a better source reports the same metric of the same engine (page before StatsD before eBPF)."),
     _counter("aie_agent_scrape_refused_total", "samples", ("engine", "reason"),
              "Samples of an engine's page not taken, by reason: foreign or missing labels, another kind, duplicate, not_finite, bad_histogram, series_limit."),
+    _gauge("aie_agent_scrape_lint", "1", ("engine", "rule"),
+           "1 while an engine's page breaks a rule: missing_family, duplicate_pid, gauge_for_counter, counter_for_gauge, totals_disagree, undeclared. Shown by `aie-agent check`."),
+    _counter("aie_agent_events_total", "events", ("kind",), "Events that hooks sent and the agent keeps: oom."),
     _counter("aie_agent_statsd_packets_total", "packets", ("socket",), "StatsD packets received, by socket: unix, udp."),
     _counter("aie_agent_statsd_bytes_total", "bytes", ("socket",), "StatsD bytes received."),
     _counter("aie_agent_statsd_samples_total", "samples", (), "Samples parsed from StatsD lines."),
@@ -196,7 +275,7 @@ _HOOK_METRICS: Final = (
 
 CATALOGUE: Final[dict[str, Metric]] = {
     metric.name: metric
-    for family in (_ENGINE_METRICS, _PROCESS_METRICS, _HOST_METRICS, _AGENT_METRICS, _HOOK_METRICS)
+    for family in (_ENGINE_METRICS, _PROCESS_METRICS, _HOST_METRICS, _FINDING_METRICS, _AGENT_METRICS, _HOOK_METRICS)
     for metric in family
 }
 
@@ -214,6 +293,7 @@ def markdown() -> str:
         ("Engines (`aie_engine_*`)", _ENGINE_METRICS),
         ("Engine processes (`aie_process_*`)", _PROCESS_METRICS),
         ("Host (`aie_host_*`)", _HOST_METRICS),
+        ("Findings (`aie_finding`)", _FINDING_METRICS),
         ("The agent about itself (`aie_agent_*`)", _AGENT_METRICS),
         ("Hooks (`aie_hooks_*`)", _HOOK_METRICS),
     ):

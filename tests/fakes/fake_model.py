@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from aie_engine.plan import Chunk
+from aie_engine.plan import Chunk, Token
 
 EOS = 256
 VOCABULARY = 257
@@ -44,7 +44,7 @@ class FakeRunner:
         self.failures: list[Exception] = []
         self.steps: list[list[Chunk]] = []
 
-    def execute(self, chunks: Sequence[Chunk]) -> list[int | None]:
+    def execute(self, chunks: Sequence[Chunk]) -> list[Token | None]:
         """One step, as `Runner.execute`."""
         with self._change:
             self._waiting = True
@@ -76,14 +76,14 @@ class FakeRunner:
             if not self._change.wait_for(lambda: self._waiting and self._hold_at == len(self.steps), timeout_s):
                 raise TimeoutError("no step was begun")
 
-    def _compute(self, chunk: Chunk) -> int | None:
+    def _compute(self, chunk: Chunk) -> Token | None:
         first = chunk.kv_start + chunk.position
         self._slots[first : first + len(chunk.token_ids)] = chunk.token_ids
         history = self._slots[chunk.kv_start : first + len(chunk.token_ids)]
         known = [token for token in history if token is not None]
         if len(known) != len(history):
             raise ValueError("a chunk builds on slots that were never computed")
-        return next_token(known) if chunk.sample else None
+        return Token(next_token(known)) if chunk.sample else None
 
 
 class ByteStream:

@@ -147,7 +147,7 @@ def answers(runner: RecordingRunner, loaded: LoadedModel, prompts: list[list[int
             chunks.append(Chunk(row * EXTENT, done[row], ids, last, GREEDY))
             done[row] += len(ids)
         tokens = runner.execute(chunks)
-        sampled = [(row, token) for row, token in zip(step, tokens, strict=True) if token is not None]
+        sampled = [(row, token.id) for row, token in zip(step, tokens, strict=True) if token is not None]
         for (row, token), row_logits in zip(sampled, runner.sampled_from, strict=True):
             outputs[row].append(token)
             logits[row].append(row_logits)

@@ -77,8 +77,8 @@ def test_tokens_of_a_step_leave_together(rig: Rig) -> None:
     waiting = [rig.submit(bytes([letter]), 3) for letter in b"ABC"]
     rig.runner.release()
     for request, updates in waiting:
-        assert rig.wait(updates) == Update(request.output_ids[-1], Outcome.OK, FinishReason.LENGTH)
-        assert [update.token_id for update in updates] == continuation(request.prompt_ids, 3)
+        assert rig.wait(updates) == Update(request.last_token, Outcome.OK, FinishReason.LENGTH)
+        assert [update.token and update.token.id for update in updates] == continuation(request.prompt_ids, 3)
     assert [len(news) for news in rig.handed_out] == [1, 3, 3, 3]
     assert rig.outcomes() == {Outcome.OK: 4}
 
@@ -115,8 +115,8 @@ def test_metrics_that_fail_end_neither_a_request_nor_the_loop(
     monkeypatch.setattr(rig.metrics, method, broken)
     for _ in range(3):
         request, updates = rig.submit(b"x", 5)
-        assert rig.wait(updates) == Update(request.output_ids[-1], Outcome.OK, FinishReason.LENGTH)
-        assert [update.token_id for update in updates] == continuation(b"x", 5)
+        assert rig.wait(updates) == Update(request.last_token, Outcome.OK, FinishReason.LENGTH)
+        assert [update.token and update.token.id for update in updates] == continuation(b"x", 5)
     rig.runner.failures.append(RuntimeError("the device is on fire"))
     _, updates = rig.submit(b"x", 5)
     assert rig.wait(updates).outcome is Outcome.ERROR

@@ -14,6 +14,7 @@ from tiny_models import tiny_llama, write_folder
 from aie_engine.kv_arena import KvArena
 from aie_engine.loading import LoadedModel, load_model
 from aie_engine.loop import Delivery, ModelLoop, StepRunner
+from aie_engine.plan import Token
 from aie_engine.runner import Runner
 from aie_engine.scheduler import Limits, Scheduler
 from aie_hooks import nvtx
@@ -109,7 +110,7 @@ def test_a_step_that_decodes_one_and_prefills_another_is_mixed(domain: Domain, l
 class Broken:
     """A runner that raises."""
 
-    def execute(self, chunks: object) -> list[int | None]:
+    def execute(self, chunks: object) -> list[Token | None]:
         raise RuntimeError("the device is on fire")
 
 
