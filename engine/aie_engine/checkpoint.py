@@ -16,6 +16,7 @@ from aie_engine.errors import ModelError, require_regular
 _MAX_JSON_BYTES = 64 << 20
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+_BITS = {"F32": 32, "F16": 16, "BF16": 16}  # safetensors' names
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class CheckpointWeights:
         return tensor
 
     @property
+    def stored_bits(self) -> int:
+        """The widest that a weight of any matrix takes in the files: 32 or 16. Vectors (norms, biases) do not count."""
+        slices = (self.handles[shard].get_slice(name) for name, shard in self.shard_of.items())
+        return max((_BITS.get(piece.get_dtype(), 32) for piece in slices if len(piece.get_shape()) > 1), default=32)
+
+    @property
     def files(self) -> list[Path]:
         """The weight files, in the order of their names."""
         return sorted(self.folder / shard for shard in self.handles)
@@ -56,6 +63,10 @@ def open_checkpoint(folder: Path) -> CheckpointWeights:
         if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
             raise ModelError(folder / _INDEX, "has no weight_map")
         handles = {shard: _open_shard(folder, shard) for shard in sorted(set(shard_of.values()))}
+        held = {shard: frozenset(handle.keys()) for shard, handle in handles.items()}
+        for name, shard in shard_of.items():
+            if name not in held[shard]:
+                raise ModelError(folder / shard, f"tensor {name!r:.120} is missing, which the index says is in it")
         return CheckpointWeights(folder, shard_of, handles)
     handle = _open_shard(folder, _SINGLE)
     return CheckpointWeights(folder, dict.fromkeys(handle.keys(), _SINGLE), {_SINGLE: handle})

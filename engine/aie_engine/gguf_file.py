@@ -259,6 +259,15 @@ class GgufWeights:
     heads: int
     kv_heads: int
 
+    @property
+    def stored_bits(self) -> int:
+        """The widest that a weight of any matrix takes in the file, block scales included: 32 for F32, 16 for F16, 9 for Q8_0.
+
+        Vectors (norms, biases) do not count: converters leave them in F32 beside quantised matrices.
+        """
+        matrices = (tensor for tensor in self.file.tensors.values() if len(tensor.shape) > 1)
+        return max((-(-tensor.n_bytes * 8 // math.prod(tensor.shape)) for tensor in matrices), default=32)
+
     def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Returns tensor `name` in fp32; raises ModelError when it is missing or not of `shape`."""
         stored = gguf_name(name)

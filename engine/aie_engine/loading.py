@@ -30,7 +30,7 @@ class LoadedModel:
     """Everything that is read from a model's files.
 
     `revision` changes when the files do (12 hexadecimal digits over their names, sizes and modification times).
-    `chat_template` is None for a model without one.
+    `chat_template` is None for a model without one. `stored_bits` is the widest that a weight of any matrix takes in the files.
     """
 
     config: ModelConfig
@@ -40,6 +40,7 @@ class LoadedModel:
     name: str
     revision: str
     path: Path
+    stored_bits: int
 
 
 def load_model(source: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None) -> LoadedModel:
@@ -74,7 +75,7 @@ def _load_gguf(path: Path, name: str, device: torch.device, dtype: torch.dtype) 
     weights = GgufWeights(file, config.heads, config.kv_heads)
     decoder = Decoder(config, weights, device=device, dtype=dtype, threads=_reading_threads())
     _check_vocabulary(tokenizer, config, path)
-    return LoadedModel(config, decoder, tokenizer, template, name, _revision([path]), path)
+    return LoadedModel(config, decoder, tokenizer, template, name, _revision([path]), path, weights.stored_bits)
 
 
 def _load_folder(path: Path, name: str, device: torch.device, dtype: torch.dtype) -> LoadedModel:
@@ -86,7 +87,7 @@ def _load_folder(path: Path, name: str, device: torch.device, dtype: torch.dtype
     decoder = Decoder(config, weights, device=device, dtype=dtype, threads=_reading_threads())
     _check_vocabulary(tokenizer, config, path)
     revision = _revision([path / "config.json", path / "tokenizer.json", *weights.files])
-    return LoadedModel(config, decoder, tokenizer, template, name, revision, path)
+    return LoadedModel(config, decoder, tokenizer, template, name, revision, path, weights.stored_bits)
 
 
 def _gguf_config(file: GgufFile) -> ModelConfig:

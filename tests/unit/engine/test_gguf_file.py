@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tiny_models import tiny_llama, write_gguf
 
 from aie_engine.errors import ModelError
-from aie_engine.gguf_file import open_gguf
+from aie_engine.gguf_file import GgufWeights, open_gguf
 from aie_engine.loading import load_model
 
 _MAX_CALLS = 100_000  # healthy headers of these sizes take some 5 000; what loops over a declared length takes millions
@@ -185,6 +185,22 @@ def test_reads_what_the_gguf_package_reads(encoding: gguf.GGMLQuantizationType, 
     tensor = gguf.GGUFReader(tmp_path / "one.gguf").tensors[0]
     expected = gguf.dequantize(tensor.data, tensor.tensor_type)
     assert np.array_equal(open_gguf(tmp_path / "one.gguf").read("t").numpy(), expected)
+
+
+def test_stored_bits_are_the_widest_of_the_matrices(tmp_path: Path) -> None:
+    kinds = gguf.GGMLQuantizationType
+    bits = {kinds.F32: 32, kinds.F16: 16, kinds.BF16: 16, kinds.Q8_0: 9, kinds.Q4_0: 5}
+    for encoding, expected in bits.items():
+        writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
+        for name, its_encoding in (("a.weight", encoding), ("b.weight", kinds.Q4_0)):
+            weights = np.ones((4, 64), np.float32)
+            writer.add_tensor(name, gguf.quantize(weights, its_encoding), raw_dtype=its_encoding)
+        writer.add_tensor("norm.weight", np.ones(64, np.float32))  # vectors stay in F32, and do not count
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        assert GgufWeights(open_gguf(tmp_path / "one.gguf"), 1, 1).stored_bits == expected
 
 
 def test_a_header_at_the_size_of_a_real_vocabulary_takes_a_few_calls_a_word(tmp_path: Path) -> None:
