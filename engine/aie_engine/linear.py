@@ -1,44 +1,99 @@
 """The matrix product: where a CPU engine spends its time.
 
-On the CPU in fp32 the weights are reordered once into oneDNN's blocked layout. Measured for SmolLM2 on one core of a
-2-core AVX-512 host (30 layers, fused projections): 8 rows 41 ms instead of 68 ms, head 10 ms instead of 25 ms; 1 row 30
-ms instead of 28 ms. Everything else (CUDA, other dtypes, a torch without oneDNN) is `F.linear`.
+A decode step reads every weight once and does little with it, so it is bound by how many bytes that is. Three layouts, each with
+fp32 accumulation; `layout_for` chooses one for each weight, and it is the only one that is kept:
+
+* HALF: fp16 weights, fp32 rows (FBGEMM). For checkpoints that hold 16 bits a weight or less. Half the bytes of fp32, and the
+  product converts as it reads.
+* BLOCKED: fp32 weights in oneDNN's blocked order. For fp32 checkpoints, and where FBGEMM is missing.
+* PLAIN: `F.linear`. On CUDA, and wherever neither is to be had.
+
+`bench/engine_speed.py` measures all three beside each other.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+_HALF_MAX: Final = 65504.0  # the largest finite fp16
+
+
+class Layout(Enum):
+    """How the weights of a product lie in memory."""
+
+    HALF = "half"
+    BLOCKED = "blocked"
+    PLAIN = "plain"
+
+
+def layout_for(weight: Tensor, stored_bits: int) -> Layout:
+    """The layout for `weight` [out, in], of which the checkpoint stored `stored_bits` bits a weight at most.
+
+    fp16 takes 11 of the 16 bits for the mantissa: every bf16 and fp16 weight fits, and of a quantised block (a 16-bit scale times a
+    few bits) it keeps far more than the quantisation did. A weight beyond fp16's range keeps its matrix in fp32.
+    """
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return Layout.PLAIN
+    if stored_bits <= 16 and _has_fbgemm() and bool(weight.abs().max() <= _HALF_MAX):
+        return Layout.HALF
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return Layout.BLOCKED if has_onednn else Layout.PLAIN
+
+
+def _has_fbgemm() -> bool:
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
 
 class Linear:
     """`y = x @ weight.T + bias` for weight [out, in]. Keeps only the layout it multiplies with."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._packed = can_prepack(weight)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight
-        self._bias = bias
-        self._weight_bytes = weight.nbytes
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, stored_bits: int = 32) -> None:
+        self.layout = layout_for(weight, stored_bits)
+        self._packed, self._product = _KERNELS[self.layout](weight, bias)
+        self._weight_bytes = weight.nbytes // 2 if self.layout is Layout.HALF else weight.nbytes
+        self._bias_bytes = 0 if bias is None else bias.nbytes
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of weight and bias. oneDNN may pad its blocks by a little, which torch does not tell."""
-        return self._weight_bytes + (0 if self._bias is None else self._bias.nbytes)
+        """Bytes of weight and bias. The libraries may pad their blocks by a little, which torch does not tell."""
+        return self._weight_bytes + self._bias_bytes
 
     def shares(self, weight: Tensor) -> bool:
         """True when this product reads `weight` itself, False when it has a copy in another layout."""
-        return self._weight is weight
+        return self._packed is weight
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out], both in the weight's dtype."""
-        if self._packed:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
-            return product
-        return F.linear(rows, self._weight, self._bias)
+        """[rows, in] -> [rows, out], both in the dtype of the weight that was given."""
+        return self._product(rows)
+
+
+_Kernel = tuple[Any, Callable[[Tensor], Tensor]]
+
+
+def _half(weight: Tensor, bias: Tensor | None) -> _Kernel:
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+    product = torch.ops.quantized.linear_dynamic_fp16.default
+    return packed, lambda rows: product(rows, packed)
+
+
+def _blocked(weight: Tensor, bias: Tensor | None) -> _Kernel:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    product = torch.ops.mkldnn._linear_pointwise.default
+    return packed, lambda rows: product(rows, packed, bias, "none", [], "")
+
+
+def _plain(weight: Tensor, bias: Tensor | None) -> _Kernel:
+    return weight, lambda rows: F.linear(rows, weight, bias)
+
+
+_KERNELS: Final = {Layout.HALF: _half, Layout.BLOCKED: _blocked, Layout.PLAIN: _plain}
 
 
 # oneDNN keeps code and scratch memory for every number of rows it has seen: after 256 different ones 560 MB for SmolLM2, which
@@ -69,13 +124,7 @@ _ROW_COUNTS: Final[tuple[int, ...]] = (
 
 
 def padded_rows(rows: int) -> int:
-    """The number of rows to multiply instead of `rows`: the next one of a fixed few, a quarter more at most."""
+    """The number of rows to multiply instead of `rows` in a BLOCKED product: the next one of a fixed few, a quarter more at most."""
     if rows > _ROW_COUNTS[-1]:
         return -(-rows // 64) * 64
     return _ROW_COUNTS[bisect_left(_ROW_COUNTS, rows)]
-
-
-def can_prepack(weight: Tensor) -> bool:
-    """True where oneDNN's blocked layout pays: fp32 on the CPU. (bf16 is slow without AVX-512 BF16 or AMX.)"""
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return available and weight.device.type == "cpu" and weight.dtype == torch.float32

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from aie_engine.kv_cache import KvCache
-from aie_engine.linear import Linear
+from aie_engine.linear import Layout, Linear, padded_rows
 from aie_engine.model_config import ModelConfig
 
 
@@ -75,12 +75,14 @@ class Decoder:
         # Layer by layer, so that no more than a few layers exist in both layouts at once.
         with torch.inference_mode(), ThreadPoolExecutor(threads) as pool:
             self.layers = list(pool.map(lambda index: Layer(config, reader, index), range(config.layers)))
-            self.embedding = reader.tensor("model.embed_tokens.weight", (config.vocab, config.hidden))
+            embedding = reader.tensor("model.embed_tokens.weight", (config.vocab, config.hidden))
             self.norm = reader.tensor("model.norm.weight", (config.hidden,))
-            head = self.embedding
+            head = embedding
             if not config.tied_head:
                 head = reader.tensor("lm_head.weight", (config.vocab, config.hidden))
-            self.head = Linear(head)
+            self.head = Linear(head, stored_bits=source.stored_bits)
+            # A few rows are read each step, so they may as well be kept as narrow as the head's.
+            self.embedding = embedding.half() if self.head.layout is Layout.HALF else embedding
 
     @property
     def n_bytes(self) -> int:
@@ -89,9 +91,13 @@ class Decoder:
         layers = sum(layer.n_bytes for layer in self.layers)
         return self.embedding.nbytes + self.norm.nbytes + self.head.n_bytes - shared + layers
 
+    def rows_to_compute(self, rows: int) -> int:
+        """With how many rows a step of `rows` rows is computed best: at least as many."""
+        return padded_rows(rows) if self.head.layout is Layout.BLOCKED else rows
+
     def hidden_states(self, step: StepInputs, kv: KvCache) -> Tensor:
         """Runs all layers, storing the step's keys and values in `kv`. Returns [tokens, hidden], before the last norm."""
-        x = self.embedding[step.token_ids]
+        x = self.embedding[step.token_ids].to(self.dtype)
         for index, layer in enumerate(self.layers):
             x = layer(x, step, kv, index)
         return x
@@ -157,9 +163,8 @@ class _Reader:
 
     def linear(self, widths: dict[str, int], width_in: int, *, bias: bool = False) -> Linear:
         weight = torch.cat([self.tensor(f"{name}.weight", (width, width_in)) for name, width in widths.items()])
-        if not bias:
-            return Linear(weight)
-        return Linear(weight, torch.cat([self.tensor(f"{name}.bias", (width,)) for name, width in widths.items()]))
+        biases = [self.tensor(f"{name}.bias", (width,)) for name, width in widths.items()] if bias else None
+        return Linear(weight, None if biases is None else torch.cat(biases), stored_bits=self._source.stored_bits)
 
 
 def rope_tables(config: ModelConfig, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from aie_engine.kv_cache import KvCache
-from aie_engine.linear import padded_rows
 from aie_engine.loading import LoadedModel
 from aie_engine.model import Span, StepInputs, rope_tables
 from aie_engine.plan import Chunk, Token
@@ -82,7 +81,7 @@ class Runner:
             hidden = self._decoder.hidden_states(step, self._kv)
             last_rows = [span.end_row - 1 for span, chunk in zip(step.spans, chunks, strict=True) if chunk.sample]
             # The head is a fifth of a decode step: rows of a prompt that nobody samples from do not go through it.
-            filled = last_rows + [0] * (padded_rows(len(last_rows)) - len(last_rows)) if last_rows else []
+            filled = last_rows + [0] * (self._decoder.rows_to_compute(len(last_rows)) - len(last_rows)) if last_rows else []
             return self._decoder.logits(hidden[filled])[: len(last_rows)]
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
@@ -98,7 +97,7 @@ class Runner:
             positions.extend(range(chunk.position, end))
             slots.extend(range(chunk.kv_start + chunk.position, chunk.kv_start + end))
             spans.append(Span(first_row, len(token_ids), chunk.kv_start, chunk.kv_start + end, self._mask(chunk)))
-        filling = padded_rows(len(token_ids)) - len(token_ids)
+        filling = self._decoder.rows_to_compute(len(token_ids)) - len(token_ids)
         token_ids.extend([0] * filling)
         positions.extend([0] * filling)
         slots.extend([self._kv.spare_slot] * filling)
