@@ -101,6 +101,7 @@ def _gguf_config(file: GgufFile) -> ModelConfig:
         vocab=embedding.shape[0],
         tied_head=gguf_name("lm_head.weight") not in file.tensors,
         attention_bias=gguf_name("model.layers.0.self_attn.q_proj.bias") in file.tensors,
+        output_bias=gguf_name("model.layers.0.self_attn.o_proj.bias") in file.tensors,
         rope_factors=factors,
     )
 

@@ -113,14 +113,14 @@ class Layer:
     def __init__(self, config: ModelConfig, reader: _Reader, index: int) -> None:
         prefix = f"model.layers.{index}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        hidden, q, kv, bias = config.hidden, config.q_width, config.kv_width, config.attention_bias
+        hidden, q, kv = config.hidden, config.q_width, config.kv_width
         self.config = config
         self.attention_norm = reader.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
         self.mlp_norm = reader.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
         # q, k and v in one product, gate and up in another: one pass over the input, a third of the calls.
         qkv = {f"{attention}.q_proj": q, f"{attention}.k_proj": kv, f"{attention}.v_proj": kv}
-        self.qkv = reader.linear(qkv, hidden, bias=bias)
-        self.output = reader.linear({f"{attention}.o_proj": hidden}, q, bias=bias)
+        self.qkv = reader.linear(qkv, hidden, bias=config.attention_bias)
+        self.output = reader.linear({f"{attention}.o_proj": hidden}, q, bias=config.output_bias)
         self.gate_up = reader.linear({f"{mlp}.gate_proj": config.ffn, f"{mlp}.up_proj": config.ffn}, hidden)
         self.down = reader.linear({f"{mlp}.down_proj": hidden}, config.ffn)
 

@@ -1,9 +1,9 @@
-"""The shape of a Llama-family model, read from GGUF metadata or a Hugging Face `config.json`."""
+"""The shape of a Llama or Qwen2 model, read from GGUF metadata or a Hugging Face `config.json`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,27 @@ _LIMITS: dict[str, int] = {
     "vocab": 4_194_304,
     "context": 16_777_216,
 }
+_LARGEST_NUMBER = 1e30  # of no constant of a model; JSON knows integers that no float can hold
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What sets one architecture apart from its kin: its class in Hugging Face folders, and how its attention is stored.
+
+    `qkv_bias` is None where config.json decides (then for the output projection too). With `paired_rows` a GGUF file holds the
+    rows of q and k in llama.cpp's order: the two halves that RoPE turns together as neighbours.
+    """
+
+    causal_class: str
+    qkv_bias: bool | None
+    paired_rows: bool
+
+
+#: By `model_type` of config.json, which is `general.architecture` in GGUF.
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture("LlamaForCausalLM", qkv_bias=None, paired_rows=True),
+    "qwen2": Architecture("Qwen2ForCausalLM", qkv_bias=True, paired_rows=False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +49,8 @@ class ModelConfig:
     """Sizes and constants of the decoder.
 
     `rope_factors` divides the RoPE frequencies one by one (head_dim / 2 values, Llama 3 style); None leaves them alone.
-    `attention_bias` adds biases to the q, k, v and output projections. With `tied_head` the output head is the embedding.
+    `attention_bias` adds biases to the q, k and v projections, `output_bias` to attention's output projection. With `tied_head`
+    the output head is the embedding.
     """
 
     layers: int
@@ -43,6 +65,7 @@ class ModelConfig:
     norm_eps: float
     tied_head: bool
     attention_bias: bool = False
+    output_bias: bool = False
     rope_factors: tuple[float, ...] | None = None
 
     @property
@@ -56,6 +79,32 @@ class ModelConfig:
         return self.kv_heads * self.head_dim
 
 
+def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor that the decoder reads, by Hugging Face name, with its shape."""
+    hidden = config.hidden
+    yield "model.embed_tokens.weight", (config.vocab, hidden)
+    yield "model.norm.weight", (hidden,)
+    if not config.tied_head:
+        yield "lm_head.weight", (config.vocab, hidden)
+    products = (  # name, columns out, columns in, bias
+        ("self_attn.q_proj", config.q_width, hidden, config.attention_bias),
+        ("self_attn.k_proj", config.kv_width, hidden, config.attention_bias),
+        ("self_attn.v_proj", config.kv_width, hidden, config.attention_bias),
+        ("self_attn.o_proj", hidden, config.q_width, config.output_bias),
+        ("mlp.gate_proj", config.ffn, hidden, False),
+        ("mlp.up_proj", config.ffn, hidden, False),
+        ("mlp.down_proj", hidden, config.ffn, False),
+    )
+    for index in range(config.layers):
+        prefix = f"model.layers.{index}"
+        yield f"{prefix}.input_layernorm.weight", (hidden,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
+        for name, width_out, width_in, bias in products:
+            yield f"{prefix}.{name}.weight", (width_out, width_in)
+            if bias:
+                yield f"{prefix}.{name}.bias", (width_out,)
+
+
 def config_from_gguf(
     metadata: Mapping[str, Any],
     path: Path,
@@ -63,6 +112,7 @@ def config_from_gguf(
     vocab: int,
     tied_head: bool,
     attention_bias: bool,
+    output_bias: bool,
     rope_factors: tuple[float, ...] | None,
 ) -> ModelConfig:
     """Builds the configuration from GGUF metadata.
@@ -72,21 +122,22 @@ def config_from_gguf(
     of other kinds.
     """
     architecture = metadata.get("general.architecture")
-    if architecture != "llama":
-        raise ModelError(path, f"architecture {architecture!r}", "llama")
-    if metadata.get("split.count", 1) != 1:
-        raise ModelError(path, "one of several files of a split model", "one file (llama-gguf-split --merge)")
-    scaling = metadata.get("llama.rope.scaling.type", "none")
-    if scaling != "none":
-        raise ModelError(path, f"RoPE scaling {scaling!r}", "none, or Llama 3 factors in rope_freqs.weight")
-    if metadata.get("llama.expert_count", 0):
-        raise ModelError(path, "mixture of experts", "dense models")
-    fields = _Fields(metadata, path, prefix="llama.")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise ModelError(path, f"architecture {architecture!r:.60}", ", ".join(ARCHITECTURES))
+    fields = _Fields(metadata, path, prefix=f"{architecture}.")
+    scaling = fields.get("rope.scaling.type", "none")
+    refusals = (
+        (metadata.get("split.count", 1) != 1, "one of several files of a split model", "one file (llama-gguf-split --merge)"),
+        (scaling != "none", f"RoPE scaling {scaling!r:.40}", "none, or Llama 3 factors in rope_freqs.weight"),
+        (bool(fields.get("expert_count", 0)), "mixture of experts", "dense models"),
+        (bool(fields.get("attention.sliding_window", 0)), "sliding-window attention", "full attention"),
+    )
+    _refuse(refusals, path)
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
     head_dim = fields.integer("attention.key_length", hidden // max(heads, 1))
     for key in ("attention.value_length", "rope.dimension_count"):
         if fields.integer(key, head_dim) != head_dim:
-            raise ModelError(path, f"llama.{key} differs from the head size {head_dim}", "equal sizes")
+            raise ModelError(path, f"{architecture}.{key} differs from the head size {head_dim}", "equal sizes")
     return _checked(
         path,
         ModelConfig(
@@ -102,6 +153,7 @@ def config_from_gguf(
             norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
             tied_head=tied_head,
             attention_bias=attention_bias,
+            output_bias=output_bias,
             rope_factors=rope_factors,
         ),
     )
@@ -109,23 +161,28 @@ def config_from_gguf(
 
 def config_from_huggingface(raw: Mapping[str, Any], path: Path) -> ModelConfig:
     """Builds the configuration from a parsed `config.json`; raises ModelError for what the decoder cannot compute."""
-    refusals = (
-        (raw.get("model_type") != "llama", f"model_type {raw.get('model_type')!r}", "llama"),
-        (raw.get("hidden_act", "silu") != "silu", f"activation {raw.get('hidden_act')!r}", "silu"),
-        (bool(raw.get("quantization_config")), "quantised weights", "float32, float16, bfloat16; or GGUF"),
-        (bool(raw.get("mlp_bias")), "mlp_bias", "no bias in the feed-forward layers"),
-    )
-    for refused, wrong, accepted in refusals:
-        if refused:
-            raise ModelError(path, wrong, accepted)
-    fields = _Fields(raw, path)
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    head_dim = fields.integer("head_dim", hidden // max(heads, 1))
+    architecture = _huggingface_architecture(raw, path)
     # transformers 5 writes everything about RoPE into `rope_parameters`; before, the base stood beside `rope_scaling`.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise ModelError(path, "rope_parameters is not an object")
+    layer_types = raw.get("layer_types") or []
+    other_layers = [kind for kind in layer_types if kind != "full_attention"] if isinstance(layer_types, list) else layer_types
+    partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor")) or 1
+    refusals = (
+        (raw.get("hidden_act", "silu") != "silu", f"activation {raw.get('hidden_act')!r:.40}", "silu"),
+        (bool(raw.get("quantization_config")), "quantised weights", "float32, float16, bfloat16; or GGUF"),
+        (bool(raw.get("mlp_bias")), "mlp_bias", "no bias in the feed-forward layers"),
+        (bool(raw.get("use_sliding_window")), "use_sliding_window", "full attention (use_sliding_window false)"),
+        (bool(other_layers), f"layer_types {layer_types!r:.60}", "full_attention in every layer"),
+        (partial != 1, f"partial_rotary_factor {partial!r:.40}", "RoPE over the whole head"),
+    )
+    _refuse(refusals, path)
+    fields = _Fields(raw, path)
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", hidden // max(heads, 1))
     base = _Fields(rope, path).number("rope_theta", fields.number("rope_theta", 10_000.0))
+    declared_bias = bool(raw.get("attention_bias", False))
     return _checked(
         path,
         ModelConfig(
@@ -140,10 +197,28 @@ def config_from_huggingface(raw: Mapping[str, Any], path: Path) -> ModelConfig:
             rope_base=base,
             norm_eps=fields.number("rms_norm_eps", 1e-6),
             tied_head=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=bool(raw.get("attention_bias", False)),
+            attention_bias=declared_bias if architecture.qkv_bias is None else architecture.qkv_bias,
+            output_bias=declared_bias and architecture.qkv_bias is None,
             rope_factors=_rope_factors(rope, base, head_dim, path),
         ),
     )
+
+
+def _huggingface_architecture(raw: Mapping[str, Any], path: Path) -> Architecture:
+    model_type, classes = raw.get("model_type"), raw.get("architectures")
+    architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if architecture is None:
+        raise ModelError(path, f"model_type {model_type!r:.60}", ", ".join(ARCHITECTURES))
+    if isinstance(classes, list) and classes and architecture.causal_class not in classes:
+        raise ModelError(path, f"architectures {classes!r:.80}", ", ".join(row.causal_class for row in ARCHITECTURES.values()))
+    return architecture
+
+
+def _refuse(refusals: Iterable[tuple[bool, str, str]], path: Path) -> None:
+    """Each row: whether to refuse, what is wrong, what would be accepted."""
+    for refused, wrong, accepted in refusals:
+        if refused:
+            raise ModelError(path, wrong, accepted)
 
 
 def _rope_factors(rope: Mapping[str, Any], base: float, head_dim: int, path: Path) -> tuple[float, ...] | None:
@@ -155,7 +230,7 @@ def _rope_factors(rope: Mapping[str, Any], base: float, head_dim: int, path: Pat
     if kind == "default":
         return None
     if kind != "llama3":
-        raise ModelError(path, f"RoPE scaling {kind!r}", "default, llama3")
+        raise ModelError(path, f"RoPE scaling {kind!r:.40}", "default, llama3")
     fields = _Fields(rope, path)
     factor, low, high = (fields.number(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     original = fields.number("original_max_position_embeddings")
@@ -173,7 +248,7 @@ def _checked(path: Path, config: ModelConfig) -> ModelConfig:
     for name, limit in _LIMITS.items():
         value = getattr(config, name)
         if not 1 <= value <= limit:
-            raise ModelError(path, f"{name} = {value}", f"1 to {limit}")
+            raise ModelError(path, f"{name} = {value!r:.40}", f"1 to {limit}")
     if config.heads % config.kv_heads:
         raise ModelError(path, f"{config.heads} heads do not divide into {config.kv_heads} KV heads")
     if config.head_dim % 2:
@@ -203,9 +278,13 @@ class _Fields:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_NUMBER:
             raise ModelError(self.path, f"{self.prefix}{key} is {value!r:.40}", "a finite number")
         return float(value)
+
+    def get(self, key: str, default: object) -> Any:
+        """The value as it stands, or `default` where there is none."""
+        return self.values.get(self.prefix + key, default)
 
     def _get(self, key: str, default: float | None) -> Any:
         value = self.values.get(self.prefix + key)
