@@ -35,30 +35,32 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One sequence's rows [first_row, end_row) of the step, which attend to KV slots [kv_start, kv_end).
+    """Consecutive rows of one sequence, which attend to `kv_tokens` KV slots from `kv_start` on.
 
-    `mask` is None, or an additive [rows, kv_end - kv_start] mask where the rows have a past and are several.
+    `mask` is None, or an additive [rows, kv_tokens] mask where the rows have a past and are several.
     """
 
-    first_row: int
-    end_row: int
+    rows: int
     kv_start: int
-    kv_end: int
-    mask: Tensor | None
+    kv_tokens: int
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """What all layers of a step share. `cos` and `sin` are [tokens, 1, head_dim], the others [tokens] int64.
 
-    Rows behind the last span belong to no sequence: they fill the step up to a number of rows that the products like.
+    The rows are those of `singles`, spans of one row, then those of `spans`, then `filling` rows that belong to no sequence: they
+    fill the step up to a number of rows that the products like.
     """
 
     token_ids: Tensor
     slots: Tensor
     cos: Tensor
     sin: Tensor
+    singles: Sequence[Span]
     spans: Sequence[Span]
+    filling: int
 
 
 class Decoder:
@@ -140,14 +142,21 @@ class Layer:
         heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
         qkv = self.qkv(x).view(-1, heads + 2 * kv_heads, head_dim)
         turned = _rope(qkv[:, : heads + kv_heads], step.cos, step.sin)  # queries and keys in one go
-        kv.store(index, step.slots, torch.cat((turned[:, heads:], qkv[:, heads + kv_heads :]), dim=1))
-        mixed = torch.empty(x.shape[0], heads, head_dim, device=x.device, dtype=x.dtype)
+        kv.store(index, step.slots, turned[:, heads:], qkv[:, heads + kv_heads :])
+        mixed = []
+        first_row = len(step.singles)
+        # The query heads that share a key head become rows of one head: each key is read once, not once for each of them.
+        queries = turned[:first_row, None, :heads].unflatten(2, (kv_heads, heads // kv_heads)).unbind(0)
+        for query, span in zip(queries, step.singles, strict=True):
+            keys, values = kv.read(index, span.kv_start, span.kv_tokens)
+            mixed.append(F.scaled_dot_product_attention(query, keys, values).view(1, heads * head_dim))
         for span in step.spans:
-            rows = slice(span.first_row, span.end_row)
-            keys, values = kv.read(index, span.kv_start, span.kv_end)
-            mixed[rows] = _attend(turned[rows, :heads], keys, values, span.mask)
-        mixed[step.spans[-1].end_row :].zero_()  # rows that only fill up the step attend to nothing
-        return self.output(mixed.view(-1, heads * head_dim))
+            keys, values = kv.read(index, span.kv_start, span.kv_tokens)
+            mixed.append(_attend(turned[first_row : first_row + span.rows, :heads], keys, values, span.mask))
+            first_row += span.rows
+        if step.filling:
+            mixed.append(x.new_zeros(step.filling, heads * head_dim))  # they attend to nothing
+        return self.output(torch.cat(mixed))
 
 
 class _Reader:
@@ -193,12 +202,10 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Grouped-query attention of one sequence: q [rows, heads, head_dim], keys and values [1, kv_heads, n, head_dim]."""
-    rows, heads, head_dim = q.shape
-    if rows == 1:
-        # The query heads that share a key head become rows of one head: each key is read once, not once for each of them.
-        grouped = q.view(1, keys.shape[1], -1, head_dim)
-        return F.scaled_dot_product_attention(grouped, keys, values).view(1, heads, head_dim)
+    """Grouped-query attention of several rows of one sequence, causal where `mask` is None.
+
+    q [rows, heads, head_dim], keys and values [1, kv_heads, n, head_dim] -> [rows, heads * head_dim].
+    """
     causal = mask is None
     mixed = F.scaled_dot_product_attention(q.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=causal, enable_gqa=True)
-    return mixed[0].transpose(0, 1)
+    return mixed[0].transpose(0, 1).flatten(1)

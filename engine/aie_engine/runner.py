@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -77,14 +78,19 @@ class Runner:
         if not chunks:
             return torch.empty(0, self._config.vocab, device=self._decoder.device, dtype=self._decoder.dtype)
         with annotate("forward"), torch.inference_mode():
-            step = self._inputs(chunks)
+            # Those of one row first: attention takes them together.
+            order = sorted(range(len(chunks)), key=lambda index: len(chunks[index].token_ids) > 1)
+            step = self._inputs([chunks[index] for index in order])
             hidden = self._decoder.hidden_states(step, self._kv)
-            last_rows = [span.end_row - 1 for span, chunk in zip(step.spans, chunks, strict=True) if chunk.sample]
+            end_rows = accumulate(len(chunks[index].token_ids) for index in order)
+            end_row_of = dict(zip(order, end_rows, strict=True))
+            last_rows = [end_row_of[index] - 1 for index, chunk in enumerate(chunks) if chunk.sample]
             # The head is a fifth of a decode step: rows of a prompt that nobody samples from do not go through it.
             filled = last_rows + [0] * (self._decoder.rows_to_compute(len(last_rows)) - len(last_rows)) if last_rows else []
             return self._decoder.logits(hidden[filled])[: len(last_rows)]
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
+        """What the layers need to compute `chunks`, of which those of one row come first."""
         device = self._decoder.device
         token_ids: list[int] = []
         positions: list[int] = []
@@ -92,17 +98,19 @@ class Runner:
         spans: list[Span] = []
         for chunk in chunks:
             end = chunk.position + len(chunk.token_ids)
-            first_row = len(token_ids)
             token_ids.extend(chunk.token_ids)
             positions.extend(range(chunk.position, end))
             slots.extend(range(chunk.kv_start + chunk.position, chunk.kv_start + end))
-            spans.append(Span(first_row, len(token_ids), chunk.kv_start, chunk.kv_start + end, self._mask(chunk)))
+            spans.append(Span(len(chunk.token_ids), chunk.kv_start, end, self._mask(chunk)))
         filling = self._decoder.rows_to_compute(len(token_ids)) - len(token_ids)
         token_ids.extend([0] * filling)
         positions.extend([0] * filling)
         slots.extend([self._kv.spare_slot] * filling)
         index = torch.tensor([token_ids, positions, slots], dtype=torch.int64).to(device)
-        return StepInputs(index[0], index[2], self._cos[index[1]], self._sin[index[1]], spans)
+        singles = sum(span.rows == 1 for span in spans)
+        return StepInputs(
+            index[0], index[2], self._cos[index[1]], self._sin[index[1]], spans[:singles], spans[singles:], filling
+        )
 
     def _mask(self, chunk: Chunk) -> Tensor | None:
         """Additive causal mask [rows, position + rows] for several rows with a past; None where SDPA needs none."""
