@@ -10,6 +10,7 @@ from oracle import Oracle
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from aie_engine.linear import Layout
 from aie_engine.loading import LoadedModel, default_threads, load_model
 
 
@@ -24,6 +25,23 @@ def loaded() -> Iterator[LoadedModel]:
 
 @pytest.fixture(scope="session")
 def oracle(loaded: LoadedModel) -> Oracle:
+    """With the weights as the engine keeps them: in 16 bits, where it does."""
+    oracle = _oracle(loaded)
+    if loaded.decoder.head.layout is Layout.HALF:
+        with torch.no_grad():
+            for weight in oracle.model.parameters():
+                if weight.dim() == 2:
+                    weight.copy_(weight.half())
+    return oracle
+
+
+@pytest.fixture(scope="session")
+def oracle_of_the_file(loaded: LoadedModel) -> Oracle:
+    """With the weights in fp32, as the file's blocks say them."""
+    return _oracle(loaded)
+
+
+def _oracle(loaded: LoadedModel) -> Oracle:
     folder, file = str(loaded.path.parent), loaded.path.name
     # What from_pretrained(gguf_file=...) does, which besides asks for the accelerate package.
     model = LlamaForCausalLM(AutoConfig.from_pretrained(folder, gguf_file=file)).eval()

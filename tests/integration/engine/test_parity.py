@@ -124,6 +124,20 @@ def test_greedy_answers_in_a_batch(
         assert_agrees(answer, expected if answer.ids == alone.ids else oracle.next_logits(ids, answer.ids))
 
 
+def test_sixteen_bits_a_weight_change_nothing_that_matters(
+    loaded: LoadedModel, oracle_of_the_file: Oracle, prompts: list[list[int]], judged: list[Judged]
+) -> None:
+    """The file holds a 16-bit scale and four bits a weight; in fp16 each product of the two loses its last bits."""
+    divergences, agreed = [], []
+    for ids, (answer, _) in zip(prompts, judged, strict=True):
+        exact = oracle_of_the_file.next_logits(ids, answer.ids).log_softmax(-1)
+        ours = answer.logits.log_softmax(-1)
+        divergences.append((exact.exp() * (exact - ours)).sum(-1))
+        agreed.append(exact.argmax(-1) == ours.argmax(-1))
+    assert torch.cat(divergences).max() < 1e-4  # nats
+    assert torch.cat(agreed).float().mean() > 0.99
+
+
 def capital(loaded: LoadedModel) -> list[int]:
     assert loaded.chat_template is not None
     question = [{"role": "user", "content": "What is the capital of France?"}]
