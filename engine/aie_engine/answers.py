@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from aie_engine.logprobs import ChatLogprobs, Logprobs, ScoredToken, TextLogprobs, TokenSpeller, chat_logprobs, text_logprobs
 from aie_engine.request import FinishReason
 
 
@@ -31,8 +33,8 @@ class ChatChoice(msgspec.Struct):
 
     message: AnswerMessage
     finish_reason: str | None
+    logprobs: ChatLogprobs | None = None
     index: int = 0
-    logprobs: None = None
 
 
 class ChatDelta(msgspec.Struct):
@@ -40,8 +42,8 @@ class ChatDelta(msgspec.Struct):
 
     delta: AnswerMessage
     finish_reason: str | None = None
+    logprobs: ChatLogprobs | None = None
     index: int = 0
-    logprobs: None = None
 
 
 class TextChoice(msgspec.Struct):
@@ -49,8 +51,8 @@ class TextChoice(msgspec.Struct):
 
     text: str
     finish_reason: str | None = None
+    logprobs: TextLogprobs | None = None
     index: int = 0
-    logprobs: None = None
 
 
 Choice = ChatChoice | ChatDelta | TextChoice
@@ -69,29 +71,42 @@ class Answer(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one route words its answers. `opening` is what a stream begins with, before there is any text."""
+    """How one route words its answers. `opening` is what a stream begins with, before there is any text.
+
+    `logprobs` takes tokens, who can spell them, and how many alternatives are wanted; its answer is for `whole` and `piece`.
+    """
 
     id_prefix: str
     whole_object: str
     chunk_object: str
-    whole: Callable[[str, FinishReason | None], Choice]
-    piece: Callable[[str, FinishReason | None], Choice]
+    whole: Callable[[str, FinishReason | None, Any], Choice]
+    piece: Callable[[str, FinishReason | None, Any], Choice]
+    logprobs: Callable[[Sequence[ScoredToken], TokenSpeller, int], Logprobs]
     opening: tuple[Choice, ...]
 
 
-def _chat_piece(text: str, reason: FinishReason | None) -> Choice:
-    return ChatDelta(AnswerMessage(content=text) if text else AnswerMessage(), reason)
+def _chat_piece(text: str, reason: FinishReason | None, logprobs: ChatLogprobs | None) -> Choice:
+    return ChatDelta(AnswerMessage(content=text) if text else AnswerMessage(), reason, logprobs)
 
 
 CHAT = Shape(
     "chatcmpl-",
     "chat.completion",
     "chat.completion.chunk",
-    whole=lambda text, reason: ChatChoice(AnswerMessage("assistant", text), reason),
+    whole=lambda text, reason, logprobs: ChatChoice(AnswerMessage("assistant", text), reason, logprobs),
     piece=_chat_piece,
+    logprobs=chat_logprobs,
     opening=(ChatDelta(AnswerMessage("assistant", "")),),
 )
-TEXT = Shape("cmpl-", "text_completion", "text_completion", whole=TextChoice, piece=TextChoice, opening=())
+TEXT = Shape(
+    "cmpl-",
+    "text_completion",
+    "text_completion",
+    whole=TextChoice,
+    piece=TextChoice,
+    logprobs=text_logprobs,
+    opening=(),
+)
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> Usage:

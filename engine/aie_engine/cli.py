@@ -67,6 +67,12 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--max-step-tokens", "max_step_tokens", int, "tokens computed in one step, at most"),
     ("--max-tokens-default", "max_tokens_default", int, "length of a chat answer whose client sets none"),
     ("--max-body-bytes", "max_body_bytes", int, "size of a request's body, at most; more is answered with 413"),
+    (
+        "--response-cache-bytes",
+        "response_cache_bytes",
+        int,
+        "memory for answers to greedy requests, given again to equal ones; 0: off",
+    ),
     ("--deadline", "deadline_s", _duration, "time for a request from arrival to end; then 504"),
     ("--body-timeout", "body_timeout_s", _duration, "time for a request's body to arrive; then 408"),
     ("--grace", "grace_s", _duration, "time for running requests after SIGTERM"),

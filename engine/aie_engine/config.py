@@ -24,7 +24,8 @@ class EngineConfig:
     """Settings of one engine process; durations in seconds.
 
     `kv_tokens` is the size of the KV cache (SmolLM2 in fp32: 46 kB a token, 377 MB for 8192). `threads` None leaves a core
-    to the rest of the host. `statsd` is `aie_hooks`' endpoint: None finds the agent of this user, "off" sends nothing.
+    to the rest of the host. `response_cache_bytes` 0 keeps no answers. `statsd` is `aie_hooks`' endpoint: None finds the
+    agent of this user, "off" sends nothing.
     """
 
     model: str
@@ -39,6 +40,7 @@ class EngineConfig:
     max_step_tokens: int = 256
     max_tokens_default: int = 512
     max_body_bytes: int = 1 << 20
+    response_cache_bytes: int = 0
     deadline_s: float = 120.0
     body_timeout_s: float = 10.0
     grace_s: float = 10.0
@@ -59,6 +61,7 @@ class EngineConfig:
             (self.max_step_tokens > self.max_running, "--max-step-tokens", "more than --max-running"),
             (self.max_tokens_default >= 1, "--max-tokens-default", "at least 1"),
             (self.max_body_bytes >= 1, "--max-body-bytes", "at least 1"),
+            (self.response_cache_bytes >= 0, "--response-cache-bytes", "at least 0 (0 keeps no answers)"),
         )
         for fine, flag, accepted in checks:
             if not fine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from aie_engine.request import Outcome
+from aie_engine.sse import SlowReaderError
 
 
 class ApiError(Exception):
@@ -51,6 +53,16 @@ def error_json(status: int, message: str, *, code: str | None = None, param: str
 def _error_type(status: int) -> str:
     types = {HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error", HTTPStatus.GATEWAY_TIMEOUT: "timeout_error"}
     return types.get(HTTPStatus(status), "server_error" if status >= 500 else "invalid_request_error")
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """How the ledger counts a request that ended with `error`."""
+    if isinstance(error, ApiError):
+        return error.outcome
+    if isinstance(error, web.HTTPException):  # aiohttp's own refusal: the body is too large
+        return Outcome.REJECTED
+    left = isinstance(error, asyncio.CancelledError | ConnectionError | SlowReaderError)
+    return Outcome.CANCELLED if left else Outcome.ERROR
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

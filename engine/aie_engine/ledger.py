@@ -19,11 +19,11 @@ class Stage(Enum):
 
 
 class Ticket:
-    """One request's place in the ledger. `arrived_at` is in seconds of the engine's monotonic clock."""
+    """One request's place in the ledger. `arrived_at` is in seconds of the engine's monotonic clock; `hook` None has failed."""
 
     __slots__ = ("arrived_at", "hook", "stage")
 
-    def __init__(self, arrived_at: float, hook: RequestHook) -> None:
+    def __init__(self, arrived_at: float, hook: RequestHook | None) -> None:
         self.arrived_at = arrived_at
         self.hook = hook
         self.stage = Stage.WAITING

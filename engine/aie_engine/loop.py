@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Protocol
+from typing import Protocol
 
+from aie_engine.complaints import Complaints
 from aie_engine.kv_arena import KvArena
 from aie_engine.metrics import EngineMetrics, KvUsage
 from aie_engine.plan import Chunk, Token
@@ -21,10 +22,6 @@ from aie_engine.scheduler import Plan, Scheduler, StepResult
 from aie_hooks.nvtx import annotate
 
 _log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-
-_MAX_COMPLAINTS = 100  # about metrics: what fails does so at every step, and the log is for people
 
 Delivery = tuple[Request, Update]
 
@@ -68,7 +65,7 @@ class ModelLoop:
         self._clock = clock
         self._wake = threading.Condition()
         self._stopping = False
-        self._told: set[str] = set()
+        self._tell = Complaints(_log).call  # whatever metrics raise must not end what they tell of
 
     def submit(self, request: Request) -> None:
         """Queues a request. Raises the scheduler's errors, and StoppedError after `stop`."""
@@ -83,7 +80,7 @@ class ModelLoop:
         with self._wake:
             now = self._clock()
             if self._scheduler.end(request, outcome, now, finish_reason):
-                self._tell(self._metrics.ended, request.ticket, outcome, now)
+                self._ended(request, outcome, now)
 
     def drain_s(self) -> float | None:
         """Seconds until those who wait now will probably run; None before anybody has been served."""
@@ -93,7 +90,8 @@ class ModelLoop:
     def kv_usage(self) -> KvUsage:
         """The KV cache's token slots at this moment."""
         with self._wake:
-            return KvUsage(self._arena.capacity, self._arena.used, self._arena.free)
+            arena = self._arena
+            return KvUsage(arena.capacity, arena.used, arena.free, self._scheduler.written, arena.largest_free)
 
     def stop(self) -> None:
         """Makes `run` return after the step under way. Whoever has not ended by then ends with an error."""
@@ -131,7 +129,7 @@ class ModelLoop:
         now = self._clock()
         plan = self._scheduler.plan(now)
         for request in plan.expired:
-            self._tell(self._metrics.ended, request.ticket, Outcome.TIMEOUT, now)
+            self._ended(request, Outcome.TIMEOUT, now)
         for request in plan.admitted:
             self._tell(self._metrics.admitted, request.ticket, now)
         return plan
@@ -160,7 +158,7 @@ class ModelLoop:
                 return self._step_failed(now - started, now)
             self._tell(self._metrics.step, result, now - started, now, time.time())
             for request in result.ended:
-                self._tell(self._metrics.ended, request.ticket, Outcome.OK, now)
+                self._ended(request, Outcome.OK, now)
         return _news(result)
 
     def _take_in(self, sampled: Sequence[Token | None], duration_s: float, now: float) -> StepResult | None:
@@ -175,25 +173,20 @@ class ModelLoop:
         failed = self._scheduler.step_failed(now)
         self._tell(self._metrics.step_failed, duration_s)
         for request in failed:
-            self._tell(self._metrics.ended, request.ticket, Outcome.ERROR, now)
+            self._ended(request, Outcome.ERROR, now)
         return [(request, Update(outcome=Outcome.ERROR, detail="The engine failed to compute.")) for request in failed]
 
-    def _tell(self, record: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls one of the metrics'. Whatever it raises must not end what it tells of; the log has the first error of each."""
-        try:
-            record(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - see above
-            what = f"{getattr(record, '__qualname__', record)} failed: {error!r:.200}"
-            if what not in self._told and len(self._told) < _MAX_COMPLAINTS:
-                self._told.add(what)
-                _log.exception("%s", what)
+    def _ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        """Tells the metrics of a request that the scheduler has just ended."""
+        self._tell(self._metrics.ended, request.ticket, outcome, now)
+        self._tell(self._metrics.stages.generated, request)
 
     def _end_all(self, detail: str) -> list[Delivery]:
         now = self._clock()
         requests = self._scheduler.requests()
         for request in requests:
             self._scheduler.end(request, Outcome.ERROR, now)
-            self._tell(self._metrics.ended, request.ticket, Outcome.ERROR, now)
+            self._ended(request, Outcome.ERROR, now)
         return [(request, Update(outcome=Outcome.ERROR, detail=detail)) for request in requests]
 
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aie_engine.complaints import Complaints
 from aie_engine.ledger import Counts, Ledger, Stage, Ticket
 from aie_engine.request import Outcome
+from aie_engine.response_cache import CacheStats, ResponseCache
 from aie_engine.scheduler import StepResult
+from aie_engine.stages import StageTimes
 from aie_hooks.allocator import AllocatorStats
-from aie_hooks.requests import RequestHooks
+from aie_hooks.requests import RequestHook, RequestHooks
 from aie_telemetry.instruments import Registry
+
+_log = logging.getLogger(__name__)
+
+_COLLECTOR_GENERATIONS = ("0", "1", "2")
 
 
 class KvUsage(NamedTuple):
-    """Token slots of the KV cache at one moment; `capacity == used + free`."""
+    """Token slots of the KV cache at one moment; `capacity == used + free`.
+
+    `written` of those used hold a computed token; `largest_free` of those free lie side by side.
+    """
 
     capacity: int
     used: int
     free: int
+    written: int
+    largest_free: int
 
 
 class Footprint(NamedTuple):
@@ -39,6 +52,10 @@ class Footprint(NamedTuple):
         """What is in use: of the KV cache only the slots that requests own."""
         return self.weights_bytes + self.workspace_bytes + self.kv_bytes * kv.used // kv.capacity
 
+    def largest_free_bytes(self, kv: KvUsage) -> int:
+        """The largest extent of the KV cache that a request could still get."""
+        return self.kv_bytes * kv.largest_free // kv.capacity
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -56,7 +73,7 @@ class EngineMetrics:
     """The engine's instruments. Times are seconds of the engine's monotonic clock unless a name says `wall`.
 
     Request counts come from a `Ledger`, and a page shows one view of it: received equals outcomes plus running plus waiting
-    on every page, whatever happens meanwhile.
+    on every page, whatever happens meanwhile. Hooks that raise are logged and change nothing here.
     """
 
     def __init__(self, engine: str, model: str, hooks: RequestHooks, *, start_wall_s: float) -> None:
@@ -66,6 +83,7 @@ class EngineMetrics:
         self._labels = (engine, model)
         self._registry = Registry()
         self._loaded: Loaded | None = None
+        self._cache: ResponseCache | None = None
         self._render_lock = threading.Lock()
         self._prompt_tokens = self._registry.value("aie_engine_prompt_tokens_total", *self._labels)
         self._generation_tokens = self._registry.value("aie_engine_generation_tokens_total", *self._labels)
@@ -74,6 +92,14 @@ class EngineMetrics:
         self._queue = self._registry.distribution("aie_engine_queue_seconds", *self._labels)
         self._duration = self._registry.distribution("aie_engine_request_duration_seconds", *self._labels)
         self._step = self._registry.distribution("aie_engine_step_seconds", *self._labels)
+        self._batch_size = self._registry.distribution("aie_engine_step_batch_size", *self._labels)
+        self._step_tokens = self._registry.distribution("aie_engine_step_tokens", *self._labels)
+        self._complaints = Complaints(_log)
+        self.stages = StageTimes(self._registry, engine, model)
+        lag = self._registry.distribution("aie_engine_event_loop_lag_seconds", *self._labels)
+        self.event_loop_lag = lag.observe
+        pauses = [self._registry.distribution("aie_engine_gc_pause_seconds", *self._labels, g) for g in _COLLECTOR_GENERATIONS]
+        self.gc_pause = tuple(pause.observe for pause in pauses)
         self._set("aie_engine_start_time_seconds", start_wall_s)
 
     def loaded(self, loaded: Loaded) -> None:
@@ -84,39 +110,63 @@ class EngineMetrics:
 
     def enter(self, now: float) -> Ticket:
         """A request reached the engine."""
-        ticket = Ticket(now, self._hooks.enter())
+        ticket = Ticket(now, self._complaints.call(self._hooks.enter))
         self.ledger.enter(ticket)
         return ticket
+
+    def tokenized(self, ticket: Ticket, duration_s: float, prompt_tokens: int) -> None:
+        """A request's prompt became so many tokens within so much time."""
+        self.stages.tokenized(duration_s, prompt_tokens)
+
+    def replayed(self, ticket: Ticket, now: float) -> None:
+        """A request was answered from the response cache: all its tokens came at once, and it never ran."""
+        self._ttft.observe(now - ticket.arrived_at)
+        self.ended(ticket, Outcome.OK, now)
+
+    def watch_cache(self, cache: ResponseCache) -> None:
+        """From now on the page also tells of the response cache; without this it is absent."""
+        self._cache = cache
 
     def admitted(self, ticket: Ticket, now: float) -> None:
         """A request left the queue for the batch."""
         if self.ledger.admit(ticket, now):
-            ticket.hook.admitted()
+            if ticket.hook is not None:
+                self._complaints.call(ticket.hook.admitted)
             self._queue.observe(now - ticket.arrived_at)
 
     def ended(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         """A request ended; a second call for the same one changes nothing."""
         stage = self.ledger.end(ticket, outcome)
-        if stage is not None:
-            ticket.hook.end(outcome.value)
+        if stage is not None and ticket.hook is not None:
+            self._complaints.call(ticket.hook.end, outcome.value)
         if stage is Stage.RUNNING:
             self._duration.observe(now - ticket.arrived_at)
 
     def step(self, result: StepResult, duration_s: float, now: float, wall_s: float) -> None:
         """A step of the model loop ended at `now`. Equal gaps are recorded together: one call a group, not one a token."""
         self._step.observe(duration_s)
+        self._batch_size.observe(result.requests)
+        self._step_tokens.observe(result.prompt_tokens + result.decode_tokens)
         self._prompt_tokens.add(result.prompt_tokens)
         for request in result.first:
             self._ttft.observe(now - request.ticket.arrived_at)
+            self.stages.first_token(request, now)
         for gap_s, tokens in result.gaps.items():
             self._inter_token.observe(gap_s, tokens)
         if result.sampled:
             self._generation_tokens.add(len(result.sampled))
             self.last_token_at = now
             self._set("aie_engine_last_token_timestamp_seconds", wall_s)
-        # Last: a hook that fails must not make the engine look stuck.
         for request in result.sampled:
-            request.ticket.hook.token()
+            self._token_to_hook(request.ticket.hook)
+
+    def _token_to_hook(self, hook: RequestHook | None) -> None:
+        # Once for each token: so without the detour through `Complaints.call`.
+        if hook is not None:
+            try:
+                hook.token()
+            except Exception as error:  # noqa: BLE001 - a hook must not end what it observes
+                self._complaints.tell(hook.token, error)
 
     def step_failed(self, duration_s: float) -> None:
         """A step of the model loop raised after so many seconds."""
@@ -129,6 +179,8 @@ class EngineMetrics:
             self._set_counts(self.ledger.counts())
             if self._loaded is not None:
                 self._set_memory(self._loaded, self._loaded.kv())
+            if self._cache is not None:
+                self._set_cache(self._cache.stats)
             return self._registry.render()
 
     def allocator_stats(self) -> AllocatorStats:
@@ -145,15 +197,27 @@ class EngineMetrics:
         for outcome, ended in counts.ended.items():
             self._set("aie_engine_requests_total", ended, outcome.value)
 
+    def _set_cache(self, stats: CacheStats) -> None:
+        self._set("aie_engine_response_cache_queries_total", stats.queries)
+        self._set("aie_engine_response_cache_hits_total", stats.hits)
+        self._set("aie_engine_response_cache_bytes", stats.held_bytes)
+
     def _set_memory(self, loaded: Loaded, kv: KvUsage) -> None:
         self._set("aie_engine_kv_capacity_tokens", kv.capacity)
         self._set("aie_engine_kv_used_tokens", kv.used)
         self._set("aie_engine_kv_free_tokens", kv.free)
         self._set("aie_engine_kv_usage_ratio", kv.used / kv.capacity)
+        self._set("aie_engine_kv_written_tokens", kv.written)
+        if kv.used:
+            self._set("aie_engine_kv_efficiency_ratio", kv.written / kv.used)
+        else:
+            self._registry.remove("aie_engine_kv_efficiency_ratio", *self._labels)
         memory = (self._labels[0], loaded.device)
         allocated = float(loaded.footprint.allocated_bytes(kv))
         self._registry.value("aie_engine_allocator_allocated_bytes", *memory).set(allocated)
         self._registry.value("aie_engine_allocator_reserved_bytes", *memory).set(float(loaded.footprint.reserved_bytes))
+        largest_free = float(loaded.footprint.largest_free_bytes(kv))
+        self._registry.value("aie_engine_allocator_largest_free_bytes", *memory).set(largest_free)
 
     def _set(self, name: str, value: float, *more_labels: str) -> None:
         self._registry.value(name, *self._labels, *more_labels).set(float(value))

@@ -88,7 +88,8 @@ def build_model(config: EngineConfig, metrics: EngineMetrics, hand_out: Callable
             kv=loop.kv_usage,
         )
     )
-    return Model(config.model_name, loaded.tokenizer, loaded.chat_template, loop, scheduler.longest, int(time.time()))
+    name, longest = config.model_name, scheduler.longest
+    return Model(name, loaded.tokenizer, loaded.chat_template, loop, longest, int(time.time()), loaded.revision)
 
 
 def _runner(config: EngineConfig, loaded: LoadedModel) -> Runner:

@@ -61,8 +61,6 @@ class Common(Struct, kw_only=True):
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
     logit_bias: Any = None
     presence_penalty: Any = None
     frequency_penalty: Any = None
@@ -92,6 +90,14 @@ class Common(Struct, kw_only=True):
         """Most tokens of the answer; None when the client leaves that to us."""
         return self.max_tokens
 
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the most likely tokens each token's log-probability comes with; None where none is wanted."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raises ApiError (400) for options that do not go together on this route."""
+
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings, checked."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -102,10 +108,20 @@ class ChatRequest(Common, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: _Positive | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     @property
     def answer_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        if self.top_logprobs and not self.logprobs:
+            raise bad_request("`top_logprobs` is only allowed when `logprobs` is true.", "top_logprobs")
 
     def chat(self) -> list[dict[str, str]]:
         """The messages as a chat template takes them: role and text."""
@@ -116,6 +132,18 @@ class CompletionRequest(Common, kw_only=True):
     """Body of POST /v1/completions. A prompt is a text or token ids."""
 
     prompt: str | list[str | int | list[int]]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    top_logprobs: Any = None
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+    def check(self) -> None:
+        if self.top_logprobs:
+            raise bad_request(
+                "`top_logprobs` belongs to chats; here `logprobs` is a number.", "top_logprobs", "unsupported_parameter"
+            )
 
     def text_or_ids(self) -> str | list[int]:
         """The one prompt. Raises ApiError for several prompts and for a list of mixed things."""
@@ -138,8 +166,6 @@ _NEUTRAL: Final[Mapping[str, Sequence[object]]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "logit_bias": ({},),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -172,6 +198,7 @@ def decode(body: bytes, kind: type[_R]) -> _R:
         raise bad_request(f"The body is not valid JSON: {error}") from error
     _refuse_unsupported(request)
     _check_stops(request.stop_strings())
+    request.check()
     if request.stream_options is not None and not request.streams:
         raise bad_request("`stream_options` is only allowed when `stream` is true.", "stream_options")
     return request

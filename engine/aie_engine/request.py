@@ -59,6 +59,7 @@ class Request:
     blocked_since: float | None = None
     admitted_at: float | None = None
     last_token: Token | None = None
+    first_token_at: float | None = None
     last_token_at: float | None = None
     ended_at: float | None = None
     outcome: Outcome | None = None

@@ -77,6 +77,7 @@ class StepResult:
     """What a step brought: one new token for each request in `sampled`, and who ended with it.
 
     `gaps` groups the times since the requests' tokens before, as seconds -> how many; `first` are those whose first it was.
+    The step computed `prompt_tokens` and `decode_tokens` for `requests` requests.
     """
 
     prompt_tokens: int = 0
@@ -84,6 +85,8 @@ class StepResult:
     first: list[Request] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
     gaps: dict[float, int] = field(default_factory=dict)
+    decode_tokens: int = 0
+    requests: int = 0
 
 
 class Scheduler:
@@ -113,6 +116,11 @@ class Scheduler:
     def running(self) -> int:
         """Requests that own KV slots."""
         return len(self._running)
+
+    @property
+    def written(self) -> int:
+        """Token slots of the KV arena that hold a computed token; the rest of what is reserved waits for tokens to come."""
+        return sum(request.computed for request in self._running)
 
     def submit(self, request: Request) -> None:
         """Queues a request. Raises QueueFullError, and RequestTooLongError for one that could never be admitted."""
@@ -149,18 +157,17 @@ class Scheduler:
         plan = self._under_way()
         if len(sampled) != len(plan.chunks):
             raise ValueError(f"{len(sampled)} results for {len(plan.chunks)} chunks")
-        result = StepResult()
-        decoding = 0
+        result = StepResult(requests=len(plan.chunks))
         for request, chunk, token in zip(plan.requests, plan.chunks, sampled, strict=True):
             if chunk.position < len(request.prompt_ids):
                 result.prompt_tokens += len(chunk.token_ids)
             else:
-                decoding += 1
+                result.decode_tokens += 1
             if request.outcome is None:  # else its client left while the step ran
                 request.computed += len(chunk.token_ids)
                 if token is not None:
                     self._take_token(request, token, now, result)
-        self._budget.observe(decoding, result.prompt_tokens, duration_s)
+        self._budget.observe(result.decode_tokens, result.prompt_tokens, duration_s)
         self._step = None  # not before: whatever fails above, `step_failed` can still end the step's requests
         return result
 
@@ -239,6 +246,7 @@ class Scheduler:
         request.last_token = token
         result.sampled.append(request)
         if request.last_token_at is None:
+            request.first_token_at = now
             result.first.append(request)
         else:
             gap = now - request.last_token_at

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +14,7 @@ from aiohttp import web
 from aie_engine.client_errors import quiet_client_errors
 from aie_engine.completions import chat_completions, completions
 from aie_engine.http_errors import ApiError, error_json, model_not_found
+from aie_engine.pauses import watch_lag, watched_collector
 from aie_engine.serving import SERVING, Serving
 from aie_engine.sse import SlowReaderError
 from aie_telemetry.exposition import CONTENT_TYPE
@@ -27,6 +29,7 @@ def application(serving: Serving) -> web.Application:
     quiet_client_errors()
     app = web.Application(middlewares=[_errors_as_json], client_max_size=serving.config.max_body_bytes)
     app[SERVING] = serving
+    app.cleanup_ctx.append(_watch_pauses)
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat_completions),
@@ -39,6 +42,17 @@ def application(serving: Serving) -> web.Application:
         ]
     )
     return app
+
+
+async def _watch_pauses(app: web.Application) -> AsyncIterator[None]:
+    """As long as the application is up: what makes everybody wait, to the metrics."""
+    metrics = app[SERVING].metrics
+    with watched_collector(metrics.gc_pause):
+        lag = asyncio.create_task(watch_lag(metrics.event_loop_lag))
+        try:
+            yield
+        finally:
+            lag.cancel()
 
 
 @web.middleware

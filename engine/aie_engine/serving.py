@@ -19,6 +19,7 @@ from aie_engine.generation import TextStream
 from aie_engine.http_errors import unavailable
 from aie_engine.loop import ModelLoop
 from aie_engine.metrics import EngineMetrics
+from aie_engine.response_cache import ResponseCache
 from aie_engine.uploads import Uploads
 
 _PREPARING_THREADS: Final = 2
@@ -41,6 +42,14 @@ class TextCodec(Protocol):
         """A decoder for one answer."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for; none for control tokens."""
+        ...
+
+    def token_name(self, token_id: int) -> str:
+        """How the vocabulary writes a token."""
+        ...
+
 
 class Phase(StrEnum):
     """Where the process stands; it passes these in order."""
@@ -60,6 +69,7 @@ class Model:
     loop: ModelLoop
     longest: int
     created_wall_s: int
+    revision: str
 
 
 class Serving:
@@ -70,6 +80,9 @@ class Serving:
         self.metrics = metrics
         # No more memory than the bodies of all requests that there are places for.
         self.uploads = Uploads(config.max_body_bytes, config.max_requests * config.max_body_bytes)
+        self.cache = ResponseCache(config.response_cache_bytes) if config.response_cache_bytes else None
+        if self.cache is not None:
+            metrics.watch_cache(self.cache)
         self.phase = Phase.LOADING
         self._model: Model | None = None
         # Long prompts take milliseconds to encode: neither the event loop nor the model loop may wait for them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
@@ -17,8 +18,10 @@ class SlowReaderError(Exception):
 class SseResponse:
     """A streamed answer. The headers leave with the first event, so what fails before can still be a proper error."""
 
-    def __init__(self, request: web.Request, write_timeout_s: float) -> None:
+    def __init__(self, request: web.Request, write_timeout_s: float, headers: Mapping[str, str]) -> None:
+        """`headers` are sent beside those that every stream has."""
         self._request = request
+        self._headers = headers
         self._write_timeout_s = write_timeout_s
         self._response: web.StreamResponse | None = None
 
@@ -53,7 +56,7 @@ class SseResponse:
 
     async def _begin(self) -> web.StreamResponse:
         # X-Accel-Buffering: nginx would otherwise collect the tokens and pass them on together.
-        response = web.StreamResponse(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        response = web.StreamResponse(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **self._headers})
         response.content_type = "text/event-stream"
         response.charset = "utf-8"
         await response.prepare(self._request)

@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreSequence
 from tokenizers.processors import TemplateProcessing
@@ -22,8 +23,10 @@ _MAX_JSON_BYTES = 256 << 20
 # Values of tokenizer.ggml.token_type.
 _CONTROL, _USER_DEFINED = 3, 4
 
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# How text falls into words before merging. Llama 3 and Qwen2 differ in how many digits stay together.
+_LLAMA3_WORDS, _QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for digits in ("{1,3}", "")
 )
 
 
@@ -60,15 +63,21 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`. Control tokens and ids outside the vocabulary give nothing, invalid UTF-8 gives U+FFFD."""
-        return b"".join(map(self._token, ids)).decode("utf-8", errors="replace")
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for; none for control tokens and for ids outside the vocabulary."""
+        # A model's vocabulary may be padded beyond the tokenizer's.
+        return self._bytes[token_id] if 0 <= token_id < self.vocab_size else b""
+
+    def token_name(self, token_id: int) -> str:
+        """How the vocabulary writes a token, such as `<|im_end|>`; for an id outside it `<id>`."""
+        name: str | None = self._marked.id_to_token(token_id) if token_id >= 0 else None
+        return f"<{token_id}>" if name is None else name
 
     def stream(self) -> TokenStream:
         """A decoder for one answer, token by token."""
         return TokenStream(self)
-
-    def _token(self, token_id: int) -> bytes:
-        # A model's vocabulary may be padded beyond the tokenizer's.
-        return self._bytes[token_id] if 0 <= token_id < self.vocab_size else b""
 
 
 class TokenStream:
@@ -80,7 +89,7 @@ class TokenStream:
 
     def push(self, token_id: int) -> str:
         """Text that is complete with this token; a character still missing bytes is held back."""
-        return self._utf8.decode(self._tokenizer._token(token_id))
+        return self._utf8.decode(self._tokenizer.token_bytes(token_id))
 
     def finish(self) -> str:
         """What was held back, as replacement characters."""
@@ -93,7 +102,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     if metadata.get("tokenizer.ggml.model") != "gpt2":
         raise ModelError(path, f"tokenizer model {metadata.get('tokenizer.ggml.model')!r:.40}", "gpt2 (byte-level BPE)")
     kind = metadata.get("tokenizer.ggml.pre", "default")
-    if kind not in _PRE_TOKENIZERS:
+    if not isinstance(kind, str) or kind not in _PRE_TOKENIZERS:
         raise ModelError(path, f"pre-tokenizer {kind!r:.40}", ", ".join(sorted(_PRE_TOKENIZERS)))
     if len(types) != len(tokens):
         raise ModelError(path, f"{len(types)} token types for {len(tokens)} tokens")
@@ -104,13 +113,15 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     except Exception as error:  # the library raises bare Exception for merges outside the vocabulary
         raise ModelError(path, f"tokenizer tables do not fit together: {error}") from error
     backend.pre_tokenizer = _PRE_TOKENIZERS[kind]()
+    if kind in _NORMALISED:
+        backend.normalizer = NFC()
     backend.decoder = ByteLevelDecoder()
     for token_type, special in ((_CONTROL, True), (_USER_DEFINED, False)):
         chosen = (token for token, its_type in zip(tokens, types, strict=True) if its_type == token_type)
         added = [AddedToken(token, special=special, normalized=False) for token in chosen]
         (backend.add_special_tokens if special else backend.add_tokens)(added)
     bos = metadata.get("tokenizer.ggml.bos_token_id")
-    if metadata.get("tokenizer.ggml.add_bos_token") and isinstance(bos, int) and bos < len(tokens):
+    if metadata.get("tokenizer.ggml.add_bos_token") and isinstance(bos, int) and 0 <= bos < len(tokens):
         backend.post_processor = TemplateProcessing(f"{_BOS} $A", None, [(_BOS, bos)])
     eos_keys = ("eos", "eot", "eom")
     ends = (metadata.get(f"tokenizer.ggml.{key}_token_id") for key in eos_keys)
@@ -143,9 +154,18 @@ def special_token_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 _BOS = "bos"  # a name inside the post-processor, never seen in text
 
+
+def _split_by(words: str) -> PreTokenizer:
+    return PreSequence([Split(Regex(words), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+# Those whose models have seen composed characters only (é in one piece), as their own tokenizers in Hugging Face folders say.
+_NORMALISED = frozenset({"qwen2"})
+
 _PRE_TOKENIZERS: dict[str, Callable[[], PreTokenizer]] = {
     "smollm": lambda: PreSequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]),
-    "llama-bpe": lambda: PreSequence([Split(Regex(_LLAMA3_WORDS), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]),
+    "llama-bpe": lambda: _split_by(_LLAMA3_WORDS),
+    "qwen2": lambda: _split_by(_QWEN2_WORDS),
     "gpt-2": lambda: ByteLevel(add_prefix_space=False),
     # Files from before the key existed say nothing or "default"; transformers reads them as GPT-2 too.
     "default": lambda: ByteLevel(add_prefix_space=False),

@@ -34,7 +34,7 @@ _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content
 class FakeEngine:
     """One engine, served on `url` by a thread. `load` ends the loading phase; until then nothing is served."""
 
-    def __init__(self, *, width: int = 1, **settings: Any) -> None:
+    def __init__(self, *, width: int = 1, template: str = _TEMPLATE, **settings: Any) -> None:
         self.config = EngineConfig(model="fake", **({"kv_tokens": 4000, "statsd": "off"} | settings))
         self.runner = FakeRunner(self.config.kv_tokens, self.config.max_step_tokens)
         hooks = RequestHooks(Emitter("fake", "off"), model="fake")
@@ -42,6 +42,7 @@ class FakeEngine:
         self.serving = Serving(self.config, self.metrics)
         self.url = ""
         self._width = width
+        self._template = template
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
@@ -98,7 +99,8 @@ class FakeEngine:
         scheduler = Scheduler(limits, arena)
         loop = ModelLoop(self.runner, scheduler, arena, self.metrics, self._hand_out)
         self.metrics.loaded(Loaded("0", "r", "cpu", "float32", Footprint(1_000, 4_000, 10), loop.kv_usage))
-        return Model(config.model_name, tokenizer, ChatTemplate(_TEMPLATE), loop, scheduler.longest, int(time.time()))
+        template = ChatTemplate(self._template)
+        return Model(config.model_name, tokenizer, template, loop, scheduler.longest, int(time.time()), "r")
 
     def _hand_out(self, news: list[Delivery]) -> None:
         self._events.call_soon_threadsafe(lambda: [request.deliver(update) for request, update in news])
@@ -120,7 +122,7 @@ class FakeEngine:
 
 @contextmanager
 def fake_engine(**settings: Any) -> Iterator[FakeEngine]:
-    """A loaded engine; `settings` are EngineConfig's."""
+    """A loaded engine; `settings` are FakeEngine's and EngineConfig's."""
     engine = FakeEngine(**settings)
     engine.start()
     try:

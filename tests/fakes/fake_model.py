@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 
-from aie_engine.plan import Chunk, Token
+from aie_engine.plan import Chunk, Token, TokenDetail
 
 EOS = 256
 VOCABULARY = 257
@@ -83,7 +84,24 @@ class FakeRunner:
         known = [token for token in history if token is not None]
         if len(known) != len(history):
             raise ValueError("a chunk builds on slots that were never computed")
-        return Token(next_token(known)) if chunk.sample else None
+        return token_after(known, chunk.sampling.detail) if chunk.sample else None
+
+
+def token_after(history: Sequence[int], detail: int | None) -> Token:
+    """The token after `history`, with as much of its distribution as is asked for: the probabilities of fixed ranks.
+
+    The most likely token is the chosen one, then come the ids after it, modulo the vocabulary.
+    """
+    chosen = next_token(history)
+    if detail is None:
+        return Token(chosen)
+    top = tuple(((chosen + rank) % VOCABULARY, logprob_of_rank(rank)) for rank in range(detail))
+    return Token(chosen, TokenDetail(logprob_of_rank(0), 1.0, 2.0, top))
+
+
+def logprob_of_rank(rank: int) -> float:
+    """Halves from rank to rank: 1/2, 1/4, 1/8 and so on."""
+    return -math.log(2) * (rank + 1)
 
 
 class ByteStream:
@@ -117,6 +135,14 @@ class ByteTokenizer:
     def stream(self) -> ByteStream:
         """A decoder."""
         return ByteStream(self._width)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token's text has; none for the end of the sequence."""
+        return (chr(token_id) * self._width).encode() if token_id != EOS else b""
+
+    def token_name(self, token_id: int) -> str:
+        """A name for the one token without text."""
+        return "<eos>" if token_id == EOS else chr(token_id)
 
 
 def text_of(token_ids: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from aie_engine.kv_arena import KvArena
 from aie_engine.ledger import Stage
 from aie_engine.metrics import EngineMetrics, Footprint, KvUsage, Loaded
 from aie_engine.request import Outcome
+from aie_engine.response_cache import ResponseCache
 from aie_engine.scheduler import StepResult
 from aie_telemetry.catalogue import CATALOGUE, OUTCOMES, Kind
 from aie_telemetry.exposition import PageParser
@@ -28,9 +29,40 @@ def values(page: str) -> dict[str, float]:
     return dict(sums)
 
 
-def loaded(metrics: EngineMetrics) -> None:
+NOT_ON_OUR_PAGE = {
+    # The agent's, of any engine.
+    "aie_engine_up",
+    "aie_engine_memory_physical_bytes",
+    "aie_engine_memory_unaccounted_bytes",
+    # Sampled by the hooks, which send them to the agent: a page would have to be exact.
+    "aie_engine_output_entropy_nats",
+    "aie_engine_output_surprisal_nats",
+    "aie_engine_first_token_logsumexp_nats",
+    "aie_engine_output_log_length",
+    "aie_engine_activation_mean",
+    "aie_engine_activation_std",
+    "aie_engine_activation_max_abs",
+    "aie_engine_activation_nonfinite_total",
+    # What this engine does not do: it reserves a request's longest answer, and shares no prefixes.
+    "aie_engine_preemptions_total",
+    "aie_engine_prefix_cache_queries_total",
+    "aie_engine_prefix_cache_hits_total",
+    # What only torch's CUDA allocator has; the hooks send it.
+    "aie_engine_allocator_inactive_split_bytes",
+    "aie_engine_allocator_private_pool_bytes",
+    "aie_engine_allocator_pinned_bytes",
+    "aie_engine_allocator_retries_total",
+    "aie_engine_allocator_ooms_total",
+}
+"""Rows of the catalogue about engines that this engine's page does not have; every other one it has."""
+
+
+_USAGE = KvUsage(capacity=1000, used=250, free=750, written=100, largest_free=600)
+
+
+def loaded(metrics: EngineMetrics, usage: KvUsage = _USAGE) -> None:
     footprint = Footprint(weights_bytes=5_000, kv_bytes=4_000, workspace_bytes=100)
-    metrics.loaded(Loaded("1.0", "abc", "cpu", "float32", footprint, lambda: KvUsage(1000, 250, 750)))
+    metrics.loaded(Loaded("1.0", "abc", "cpu", "float32", footprint, lambda: usage))
 
 
 def test_outcomes_are_those_of_the_catalogue_and_begin_at_zero() -> None:
@@ -49,13 +81,14 @@ def test_what_is_not_known_is_absent() -> None:
 def test_the_page_is_what_prometheus_reads_and_the_catalogue_knows() -> None:
     metrics = new_metrics()
     loaded(metrics)
+    metrics.watch_cache(ResponseCache(1000))
     request = new_request(ticket=metrics.enter(0.0))
     metrics.admitted(request.ticket, 0.5)
     metrics.step(StepResult(7, [request], [request], [], {0.03: 4}), 0.03, 1.0, 2_000.0)
     families = {family.name: family for family in text_string_to_metric_families(metrics.page())}
     engine_rows = {name for name in CATALOGUE if name.startswith("aie_engine_")}
-    of_the_agent = {"aie_engine_up", "aie_engine_memory_physical_bytes", "aie_engine_memory_unaccounted_bytes"}
-    assert {name if name in CATALOGUE else f"{name}_total" for name in families} == engine_rows - of_the_agent
+    assert engine_rows >= NOT_ON_OUR_PAGE
+    assert {name if name in CATALOGUE else f"{name}_total" for name in families} == engine_rows - NOT_ON_OUR_PAGE
     for name, family in families.items():
         row = CATALOGUE.get(name) or CATALOGUE[f"{name}_total"]
         assert (family.type, family.documentation) == (row.kind.value, row.help)
@@ -71,8 +104,19 @@ def test_memory_counts_the_used_part_of_the_cache_as_allocated() -> None:
     assert page["aie_engine_allocator_reserved_bytes"] == 9_100
     assert page["aie_engine_kv_used_tokens"] + page["aie_engine_kv_free_tokens"] == page["aie_engine_kv_capacity_tokens"] == 1000
     assert page["aie_engine_kv_usage_ratio"] == 0.25
+    assert page["aie_engine_kv_written_tokens"] == 100
+    assert page["aie_engine_kv_efficiency_ratio"] == 0.4
+    assert page["aie_engine_allocator_largest_free_bytes"] == 4_000 * 0.6
     stats = metrics.allocator_stats()
     assert (stats.device, stats.allocated_bytes, stats.reserved_bytes) == ("cpu", 6_100, 9_100)
+
+
+def test_efficiency_of_nothing_is_not_known() -> None:
+    metrics = new_metrics()
+    loaded(metrics)
+    metrics.page()
+    loaded(metrics, KvUsage(1000, 0, 1000, 0, 1000))
+    assert "aie_engine_kv_efficiency_ratio" not in values(metrics.page())
 
 
 def test_the_allocators_numbers_do_not_exist_before_the_model() -> None:
@@ -135,7 +179,7 @@ def test_received_equals_outcomes_plus_running_plus_waiting_under_load() -> None
 
     def usage() -> KvUsage:
         with arena_lock:
-            return KvUsage(arena.capacity, arena.used, arena.free)
+            return KvUsage(arena.capacity, arena.used, arena.free, 0, arena.largest_free)
 
     metrics.loaded(Loaded("1", "r", "cpu", "float32", Footprint(1, 1_000, 1), usage))
     stop = threading.Event()

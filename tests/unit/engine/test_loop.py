@@ -92,7 +92,7 @@ def test_a_failed_step_ends_its_requests_and_the_loop_goes_on(rig: Rig) -> None:
     _, updates = rig.submit(b"y", 5)
     assert rig.wait(updates).outcome is Outcome.OK
     assert rig.outcomes() == {Outcome.ERROR: 1, Outcome.OK: 1}
-    assert rig.loop.kv_usage() == (200, 0, 200)
+    assert rig.loop.kv_usage() == (200, 0, 200, 0, 200)
 
 
 def test_results_that_do_not_fit_their_step_fail_it_and_the_loop_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,9 +81,13 @@ def refusal(body: bytes, kind: Kind = ChatRequest) -> ApiError:
         ({"best_of": 2}, "best_of"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"logprobs": True}, "logprobs"),
         ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": "yes"}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": -1, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": True, "logprobs": True}, "top_logprobs"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -1}, "frequency_penalty"),
@@ -101,6 +105,36 @@ def test_refusals_of_chat_name_the_parameter(fields: dict[str, Any], param: str 
     assert error.param == param
     if param is not None:
         assert param.partition(".")[0].partition("[")[0] in error.message or param.startswith("messages[")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1, "top_logprobs": 1}, "top_logprobs"),
+    ],
+)
+def test_refusals_of_completions_name_the_parameter(fields: dict[str, Any], param: str) -> None:
+    body = json.dumps({"model": "m", "prompt": "x"} | fields).encode()
+    assert refusal(body, CompletionRequest).param == param
+
+
+@pytest.mark.parametrize(
+    ("request_", "alternatives"),
+    [
+        (chat(), None),
+        (chat(logprobs=False, top_logprobs=0), None),
+        (chat(logprobs=True), 0),
+        (chat(logprobs=True, top_logprobs=20), 20),
+        (text(), None),
+        (text(logprobs=0), 0),
+        (text(logprobs=5), 5),
+    ],
+)
+def test_alternatives_of_each_token(request_: ChatRequest | CompletionRequest, alternatives: int | None) -> None:
+    assert request_.alternatives == alternatives
 
 
 @pytest.mark.parametrize("prompt", [None, 3, {}, [], ["a", "b"], [["a"]], ["a", 3], [[1], [2]], [1, "a"]])

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aie_engine.generation import AnswerText
+from aie_engine.plan import Token
 from aie_engine.stop_strings import StopFilter, first_stop
 
 # Few letters, so that overlaps, repeats and near misses are common.
@@ -66,14 +67,14 @@ def test_nothing_comes_after_a_stop() -> None:
 
 def test_an_answer_counts_tokens_up_to_the_stop_string_and_hides_the_end_of_sequence() -> None:
     text = AnswerText(ByteStream(), frozenset({EOS}), ["cd"])
-    assert [text.push(token_id) for token_id in b"abcd"] == ["a", "b", "", ""]
+    assert [text.push(Token(token_id)) for token_id in b"abcd"] == ["a", "b", "", ""]
     assert text.stopped
-    assert text.tokens == 4
+    assert len(text.tokens) == 4
     plain = AnswerText(ByteStream(), frozenset({EOS}), ["cd"])
-    assert plain.push(ord("c")) == ""
-    assert plain.push(EOS) == ""
+    assert plain.push(Token(ord("c"))) == ""
+    assert plain.push(Token(EOS)) == ""
     assert plain.finish() == "c"
-    assert plain.tokens == 2
+    assert len(plain.tokens) == 2
 
 
 class Truncated(ByteStream):
@@ -86,5 +87,5 @@ class Truncated(ByteStream):
 @pytest.mark.parametrize(("stops", "expected"), [([], "a\ufffd"), (["\ufffd"], "a")])
 def test_what_the_decoder_held_back_goes_through_the_filter_too(stops: list[str], expected: str) -> None:
     text = AnswerText(Truncated(), frozenset(), stops)
-    assert text.push(ord("a")) + text.finish() == expected
+    assert text.push(Token(ord("a"))) + text.finish() == expected
     assert text.stopped == bool(stops)
