@@ -124,7 +124,7 @@ _ROW_COUNTS: Final[tuple[int, ...]] = (
 
 
 def padded_rows(rows: int) -> int:
-    """The number of rows to multiply instead of `rows` in a BLOCKED product: the next one of a fixed few, a quarter more at most."""
+    """The number of rows to multiply instead of `rows` in a BLOCKED product: the next of a fixed few, a quarter more at most."""
     if rows > _ROW_COUNTS[-1]:
         return -(-rows // 64) * 64
     return _ROW_COUNTS[bisect_left(_ROW_COUNTS, rows)]

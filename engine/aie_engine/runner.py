@@ -66,7 +66,7 @@ class Runner:
         params = [chunk.sampling for chunk in sampled]
         positions = [chunk.position + len(chunk.token_ids) for chunk in sampled]
         with annotate("sample"), torch.inference_mode():
-            tokens = map(Token, sample(logits, params, positions))
+            tokens = iter(sample(logits, params, positions))
         return [next(tokens) if chunk.sample else None for chunk in chunks]
 
     def logits(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -108,9 +108,7 @@ class Runner:
         slots.extend([self._kv.spare_slot] * filling)
         index = torch.tensor([token_ids, positions, slots], dtype=torch.int64).to(device)
         singles = sum(span.rows == 1 for span in spans)
-        return StepInputs(
-            index[0], index[2], self._cos[index[1]], self._sin[index[1]], spans[:singles], spans[singles:], filling
-        )
+        return StepInputs(index[0], index[2], self._cos[index[1]], self._sin[index[1]], spans[:singles], spans[singles:], filling)
 
     def _mask(self, chunk: Chunk) -> Tensor | None:
         """Additive causal mask [rows, position + rows] for several rows with a past; None where SDPA needs none."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from aie_engine.plan import SamplingParams
+from aie_engine.plan import SamplingParams, Token, TokenDetail
+from aie_hooks.logits import token_stats
 
 _MASK64 = (1 << 64) - 1
 # The nucleus of a trained model nearly always lies among this many tokens; sorting all 49,152 takes ten times as long.
@@ -36,13 +37,32 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """Chooses one token id for each row.
+def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[Token]:
+    """Chooses one token for each row, and describes the distribution it came from where `params[i].detail` asks for that.
 
     `logits` is [rows, vocab] of any float dtype; `params[i]` and `positions[i]` (of the token being chosen) belong to row
     i. Temperature 0 takes the most likely token, the lowest id among equals.
     """
-    chosen: list[int] = logits.argmax(dim=-1).tolist()
+    chosen = _choose(logits, params, positions)
+    wanted = [row for row, p in enumerate(params) if p.detail is not None]
+    if not wanted:
+        return [Token(token_id) for token_id in chosen.tolist()]
+    # All of it is queued on the device before any of it is fetched: the device is waited for once.
+    described = logits if len(wanted) == len(params) else logits[wanted]
+    stats = token_stats(described, chosen if described is logits else chosen[wanted])
+    top, top_ids = _most_likely(described.float(), max(params[row].detail or 0 for row in wanted))
+    details: dict[int, TokenDetail] = {}
+    for row, (logprob, entropy, logsumexp), values, ids in zip(
+        wanted, stats.tolist(), (top - stats[:, 2:]).tolist(), top_ids.tolist(), strict=True
+    ):
+        n_top = params[row].detail
+        details[row] = TokenDetail(logprob, entropy, logsumexp, tuple(zip(ids, values, strict=True))[:n_top])
+    return [Token(token_id, details.get(row)) for row, token_id in enumerate(chosen.tolist())]
+
+
+def _choose(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> Tensor:
+    """Token ids, [rows] int64, on the device of the logits."""
+    chosen = logits.argmax(dim=-1)
     whole = [row for row, p in enumerate(params) if p.temperature > 0 and p.top_p >= 1]
     nucleus = [row for row, p in enumerate(params) if p.temperature > 0 and p.top_p < 1]
     for rows in (whole, nucleus):
@@ -51,11 +71,9 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence
         probabilities = _probabilities(logits[rows], [params[row].temperature for row in rows])
         u = _column([uniform(params[row].seed, positions[row]) for row in rows], logits.device)
         if rows is whole:
-            tokens = _draw(probabilities, u)
+            chosen[rows] = _draw(probabilities, u)
         else:
-            tokens = _draw_top_p(probabilities, u, _column([params[row].top_p for row in rows], logits.device))
-        for row, token in zip(rows, tokens.tolist(), strict=True):
-            chosen[row] = token
+            chosen[rows] = _draw_top_p(probabilities, u, _column([params[row].top_p for row in rows], logits.device))
     return chosen
 
 
@@ -100,7 +118,7 @@ def _draw_top_p(probabilities: Tensor, u: Tensor, top_p: Tensor, n_likely: int =
 
 
 def _most_likely(probabilities: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids of the most likely tokens, the most likely first, the lowest id first among equals."""
+    """Probabilities, or logits, and ids of the most likely tokens, the most likely first, the lowest id first among equals."""
     if count >= probabilities.shape[-1]:
         return torch.sort(probabilities, dim=-1, descending=True, stable=True)
     values, ids = probabilities.topk(count, dim=-1, sorted=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -11,9 +13,13 @@ from hypothesis import strategies as st
 
 from aie_engine import sampling
 from aie_engine.plan import SamplingParams
-from aie_engine.sampling import sample, uniform
+from aie_engine.sampling import uniform
 
 DRAWS = 20_000
+
+
+def sample(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
+    return [token.id for token in sampling.sample(logits, params, positions)]
 
 
 def draw(logits: torch.Tensor, temperature: float, top_p: float, draws: int = DRAWS) -> torch.Tensor:
@@ -131,3 +137,28 @@ def test_uniform_is_uniform_and_seeds_are_unrelated() -> None:
     streams = [[uniform(seed, position) for position in range(DRAWS)] for seed in (0, 1, -1)]
     assert correlation(streams[0], streams[1]) < 0.03
     assert correlation(streams[0], streams[2]) < 0.03
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_details_are_those_of_the_raw_distribution(dtype: torch.dtype) -> None:
+    logits = (torch.randn(4, 500, generator=torch.Generator().manual_seed(3)) * 4).to(dtype)
+    params = [
+        SamplingParams(0.0, detail=3),
+        SamplingParams(0.5, 0.9, 1),
+        SamplingParams(2.0, 1.0, 2, detail=0),
+        SamplingParams(detail=5),
+    ]
+    tokens = sampling.sample(logits, params, range(4))
+    assert [token.id for token in tokens] == sample(logits, [dataclasses.replace(p, detail=None) for p in params], range(4))
+    for token, row, p in zip(tokens, logits.double(), params, strict=True):
+        if p.detail is None:
+            assert token.detail is None
+            continue
+        assert token.detail is not None
+        exact = torch.distributions.Categorical(logits=row)
+        assert token.detail.logprob == pytest.approx(exact.logits[token.id].item(), abs=1e-4)
+        assert token.detail.entropy == pytest.approx(exact.entropy().item(), abs=1e-4)
+        assert token.detail.logsumexp == pytest.approx(row.logsumexp(0).item(), abs=1e-4)
+        values, ids = exact.logits.sort(descending=True, stable=True)
+        assert [token_id for token_id, _ in token.detail.top] == ids[: p.detail].tolist()
+        assert [value for _, value in token.detail.top] == pytest.approx(values[: p.detail].tolist(), abs=1e-4)
