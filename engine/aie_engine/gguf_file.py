@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from aie_engine.errors import ModelError, require_regular
+from aie_engine.model_config import ARCHITECTURES, ModelConfig
+from aie_engine.weight_check import check_tensors, expect_shape, warn_if_not_finite
 
 _VERSIONS = (2, 3)
 _MAX_HEADER_BYTES = 64 << 20  # vocabulary and merges of the largest published models take about 10 MB
@@ -238,47 +240,48 @@ _LAYER_NAMES = {
 _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-_BIASED = {"attn_q", "attn_k", "attn_v", "attn_output"}
-
-
-def refuse_unknown_tensors(file: GgufFile) -> None:
-    """Raises ModelError for a tensor that the decoder would ignore, and with it give wrong answers."""
-    known = {*_LAYER_NAMES.values(), *_NAMES.values(), "rope_freqs"}
-    for name in file.tensors:
-        stem, _, suffix = name.rpartition(".")
-        part = stem.rpartition(".")[2]
-        if not (suffix == "weight" and part in known) and not (suffix == "bias" and part in _BIASED):
-            raise ModelError(file.path, f"unknown tensor {name!r:.80}", "dense Llama models")
+#: Divisors of the RoPE frequencies, which become part of the configuration.
+ROPE_FACTORS = "rope_freqs.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class GgufWeights:
-    """The tensors of a llama GGUF under their Hugging Face names and in Hugging Face row order."""
+    """The tensors of a GGUF file under their Hugging Face names and in Hugging Face row order.
+
+    `stored_bits` is the widest that a weight of any matrix takes in the file, block scales included: 32 for F32, 16 for F16, 9
+    for Q8_0. Vectors (norms, biases) do not count: converters leave them in F32 beside quantised matrices.
+    """
 
     file: GgufFile
-    heads: int
-    kv_heads: int
-
-    @property
-    def stored_bits(self) -> int:
-        """The widest that a weight of any matrix takes in the file, block scales included: 32 for F32, 16 for F16, 9 for Q8_0.
-
-        Vectors (norms, biases) do not count: converters leave them in F32 beside quantised matrices.
-        """
-        matrices = (tensor for tensor in self.file.tensors.values() if len(tensor.shape) > 1)
-        return max((-(-tensor.n_bytes * 8 // math.prod(tensor.shape)) for tensor in matrices), default=32)
+    config: ModelConfig
+    paired_rows: bool
+    stored_bits: int
 
     def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Returns tensor `name` in fp32; raises ModelError when it is missing or not of `shape`."""
         stored = gguf_name(name)
         found = self.file.tensors.get(stored)
-        if found is not None and found.shape != shape:
-            raise ModelError(self.file.path, f"tensor {stored!r} has shape {found.shape}", f"{shape}")
+        expect_shape(stored, None if found is None else found.shape, shape, self.file.path)
         weight = self.file.read(stored)
-        for projection, heads in (("q_proj", self.heads), ("k_proj", self.kv_heads)):
-            if projection in name:
+        warn_if_not_finite(stored, weight, self.file.path)
+        for projection, heads in (("q_proj", self.config.heads), ("k_proj", self.config.kv_heads)):
+            if self.paired_rows and projection in name:
                 return _half_split_rows(weight, heads)
         return weight
+
+
+def gguf_weights(file: GgufFile, config: ModelConfig) -> GgufWeights:
+    """The weights of `file`; raises ModelError where it does not hold the model that `config` describes."""
+    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+    check_tensors(config, shapes, file.path, stored_name=gguf_name, unread=lambda name: name == ROPE_FACTORS)
+    paired_rows = ARCHITECTURES[file.metadata["general.architecture"]].paired_rows
+    return GgufWeights(file, config, paired_rows, stored_bits(file))
+
+
+def stored_bits(file: GgufFile) -> int:
+    """Bits a weight of its widest matrix, as `GgufWeights` has them. The file must have a matrix."""
+    matrices = (tensor for tensor in file.tensors.values() if len(tensor.shape) > 1)
+    return max(-(-tensor.n_bytes * 8 // math.prod(tensor.shape)) for tensor in matrices)
 
 
 def gguf_name(name: str) -> str:

