@@ -36,8 +36,8 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"chat template does not compile: {error}") from error
+        except (jinja2.TemplateError, RecursionError, MemoryError) as error:  # brackets a thousand deep; "x" * 10**12
+            raise ChatTemplateError(f"chat template does not compile: {_reason(error)}") from error
         self._variables = dict(variables or {})
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
@@ -60,9 +60,39 @@ class ChatTemplate:
                     raise ChatTemplateError(f"chat template writes more than {MAX_OUTPUT_CHARS} characters")
                 pieces.append(piece)
         # A template is a program: with odd messages it fails in any of Python's ways (content of None + "\n").
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-            raise ChatTemplateError(f"chat template: {error}") from error
+        except _FAILURES as error:
+            raise ChatTemplateError(f"chat template: {_reason(error)}") from error
         return "".join(pieces)
+
+    def check(self) -> None:
+        """Raises ChatTemplateError, with the first one's reason, for a template that refuses every plain conversation."""
+        refusals = []
+        for messages in _PLAIN_CONVERSATIONS:
+            try:
+                self.render(messages)
+            except ChatTemplateError as error:
+                refusals.append(error)
+            else:
+                return
+        raise refusals[0]
+
+
+_FAILURES = (
+    *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
+    *(RuntimeError, MemoryError),  # recursion without an end is a RuntimeError
+)
+
+# What any chat model must take. Some know no system message, others want one.
+_USER = {"role": "user", "content": "Hello"}
+_PLAIN_CONVERSATIONS = (
+    (_USER,),
+    ({"role": "system", "content": "Be brief."}, _USER),
+    (_USER, {"role": "assistant", "content": "Hello."}, _USER),
+)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _raise_exception(message: str) -> NoReturn:

