@@ -6,24 +6,28 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 
 from aie_agent.about import About
+from aie_agent.analysis.causes import ENGINE_CAUSES
+from aie_agent.analysis.findings import Limits, ProcessState, View, as_batch, find
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock
 from aie_agent.config import Config
+from aie_agent.discovered import Discovered
+from aie_agent.events import EventLog
 from aie_agent.identity import Engines, Origin
 from aie_agent.outputs.http import HttpServer
 from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
+from aie_agent.runners import Runners
 from aie_agent.samples import Batch
-from aie_agent.sources.base import Runner, Source
 from aie_agent.sources.configured import ConfiguredEngines
+from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
 from aie_agent.sources.process import ProcessSource
 from aie_agent.sources.procfs import Procfs
-from aie_agent.sources.scrape import ScrapeSource
 from aie_agent.sources.selfmetrics import SelfSource
 from aie_agent.sources.statsd import StatsdSource
 from aie_agent.store import Store
@@ -31,6 +35,7 @@ from aie_agent.store import Store
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+EVENTS_SHOWN = 20
 DISTRIBUTION = "aie-observability"
 
 # Who named an engine, by the source that brought the hello; the rest is StatsD.
@@ -52,42 +57,50 @@ class Agent:
             retention_s=config.store.retention,
             canonical=self._engines.canonical,
         )
+        self._events = EventLog(self._engines.canonical)
+        self._runners = Runners(self._deliver, self._clock)
         self._statsd = StatsdSource.from_config(config.statsd)
         self._processes = ProcessSource(self._engines, procfs, period_s=config.sources.process_period)
-        scrapes = list(_scrapes(config))
-        sources: list[Source] = [self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes, *scrapes]
+        for source in (self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes):
+            self._runners.add(source)
+        self._discovered = Discovered(config, self._engines, self._runners)
         if config.engines:
-            sources.append(ConfiguredEngines(config.engines))
-        runners = [Runner(source, self._deliver, self._clock) for source in sources]
-        health = [runner.health for runner in runners]
+            self._runners.add(ConfiguredEngines(config.engines))
+        if config.discovery.enabled:
+            self._runners.add(DiscoverySource(config.discovery.period))
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
-        self._snapshots = SnapshotBuilder(self._store, self._engines, self._processes, health, about, float(config.store.window))
-        self._page = PrometheusPage(self._store)
-        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()))
-        own = SelfSource(
-            about, self._store, health, extra=(self._statsd.counts, self._http.counts, *(scrape.counts for scrape in scrapes))
+        self._snapshots = SnapshotBuilder(
+            self._store, self._engines, self._processes, self._runners.health, about, float(config.store.window), self._discovered
         )
-        self._runners = [*runners, Runner(own, self._deliver, self._clock)]
+        self._page = PrometheusPage(self._store)
+        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest)
+        own = SelfSource(
+            about, self._store, self._runners.health, extra=(self._statsd.counts, self._http.counts, self._discovered.counts)
+        )
+        self._runners.add(own, show=False)
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
         """Serves until `stop` is set. `on_ready` gets the port of the HTTP server. Raises ListenError."""
         on_ready(await self._http.start(self._config.api.listen))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(runner.run(), name=runner.source.name) for runner in self._runners]
-                tasks.append(group.create_task(self._tick_for_ever(), name="tick"))
+                self._runners.start(group)
+                tick = group.create_task(self._tick_for_ever(), name="tick")
                 await stop.wait()
-                for task in tasks:
-                    task.cancel()
+                tick.cancel()
+                self._runners.cancel()
         finally:
             await self._http.close()
-            for runner in self._runners:
-                await runner.source.close()
+            await self._runners.close()
 
     def _deliver(self, batch: Batch) -> None:
         origin = _ORIGINS.get(batch.source, Origin.STATSD)
         for hello in batch.hellos:
             self._engines.declare(hello.engine, origin, hello.tgid)
+        for event in batch.events:
+            self._events.add(event, batch.time_s)
+        if batch.found is not None:
+            self._discovered.take(batch.found)
         self._store.refused["engine_limit"] = self._engines.refused
         self._store.apply(batch)
 
@@ -114,17 +127,26 @@ class Agent:
         for engine in self._engines.silent():
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
+        findings = find(self._view(), ENGINE_CAUSES, now_s)
+        self._store.apply(as_batch(findings, now_s))
+        self._store.retire("aie_finding", now_s)
         self._store.evict(now_s)
-        await self._http.publish(self._snapshots.build(now_s, time.time()))
+        events = self._events.newest(EVENTS_SHOWN)
+        await self._http.publish(self._snapshots.build(now_s, time.time(), findings, events))
 
+    def _view(self) -> View:
+        return View(
+            store=self._store,
+            engines=self._engines.names(),
+            state=self._engines.state,
+            processes=self._process_states,
+            unanswered_since_s=self._unanswered_since_s,
+            limits=Limits(hung_after_s=self._config.findings.hung_after),
+        )
 
-def _scrapes(config: Config) -> Iterable[ScrapeSource]:
-    """One source for each engine of which the configuration knows the page."""
-    for engine in config.engines:
-        if engine.metrics_url is not None:
-            yield ScrapeSource(
-                engine.name,
-                engine.metrics_url,
-                period_s=config.sources.scrape_period,
-                timeout_s=config.sources.scrape_timeout,
-            )
+    def _process_states(self, engine: str) -> list[ProcessState]:
+        return [ProcessState(row.tgid, row.state, row.cpu_cores) for row in self._processes.rows(engine)]
+
+    def _unanswered_since_s(self, engine: str) -> float | None:
+        health = self._discovered.page_health(engine)
+        return None if health is None else health.unanswered_since_s

@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="NAME=URL",
             help="an engine and its metrics page, beside those of the file or in place of the one of that name",
         )
+        command.add_argument("--no-discovery", action="store_true", help="know only engines that are announced or named")
     statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
     statsd.add_argument(
         "--datadog", action="store_true", help="read DogStatsD's tags, packed values, events and service checks too"
@@ -69,7 +70,9 @@ def _config(arguments: argparse.Namespace) -> Config:
     overrides: dict[str, Any] = {"listen": arguments.listen} if arguments.listen is not None else {}
     if arguments.insecure:
         overrides["insecure"] = True
-    api, engines = table.get("api", {}), table.get("engines", [])
+    api, engines, discovery = table.get("api", {}), table.get("engines", []), table.get("discovery", {})
+    if isinstance(discovery, dict) and arguments.no_discovery:
+        table["discovery"] = discovery | {"enabled": False}
     if isinstance(api, dict) and overrides:  # anything else is refused below, by its name
         table["api"] = api | overrides
     if isinstance(engines, list) and arguments.engine:

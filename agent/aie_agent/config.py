@@ -56,6 +56,19 @@ class SourcesSection(_Section, frozen=True):
     scrape_timeout: Duration = Duration(2.0)
 
 
+class DiscoverySection(_Section, frozen=True):
+    """[discovery]: whether and how often the host is looked through for engines that nobody announced."""
+
+    enabled: bool = True
+    period: Duration = Duration(10.0)
+
+
+class FindingsSection(_Section, frozen=True):
+    """[findings]: from when on something counts as wrong."""
+
+    hung_after: Duration = Duration(30.0)
+
+
 class EngineSection(_Section, frozen=True):
     """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
 
@@ -71,6 +84,8 @@ class Config(_Section, frozen=True):
     statsd: StatsdSection = msgspec.field(default_factory=StatsdSection)
     store: StoreSection = StoreSection()
     sources: SourcesSection = SourcesSection()
+    discovery: DiscoverySection = DiscoverySection()
+    findings: FindingsSection = FindingsSection()
     engines: tuple[EngineSection, ...] = ()
 
 
@@ -132,7 +147,7 @@ def _check_values(config: Config, origin: str) -> None:
     names = [engine.name for engine in config.engines]
     unfit = next((name for name in names if not is_engine_name(name)), None)
     duplicate = next((name for name in names if names.count(name) > 1), None)
-    sources, store = config.sources, config.store
+    sources, store, hung_after = config.sources, config.store, config.findings.hung_after
     rules = [
         (not 100 <= store.max_series <= 100_000, "store.max_series", "accepted: 100 to 100000 (4.8 kB each at one point a second)"),
         (not 10 <= store.window <= 3600, "store.window", 'accepted: "10s" to "1h"'),
@@ -141,6 +156,12 @@ def _check_values(config: Config, origin: str) -> None:
         (not 0.1 <= sources.process_period <= 60, "sources.process_period", 'accepted: "100ms" to "60s"'),
         (not 0.1 <= sources.scrape_period <= 60, "sources.scrape_period", 'accepted: "100ms" to "60s"'),
         (not 0.1 <= sources.scrape_timeout <= 60, "sources.scrape_timeout", 'accepted: "100ms" to "60s"'),
+        (not 1 <= config.discovery.period <= 3600, "discovery.period", 'accepted: "1s" to "1h"'),
+        (
+            not max(2.0, 2 * sources.scrape_period) <= hung_after <= store.retention,
+            "findings.hung_after",
+            'accepted: at least "2s" and twice sources.scrape_period, at most store.retention',
+        ),
         (unfit is not None, "engines.name", f"{unfit!r}: accepted: 1 to 63 letters, digits or ._/@-, first a letter or digit"),
         (duplicate is not None, "engines", f"the name {duplicate!r} is given twice"),
         (

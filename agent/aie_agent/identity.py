@@ -1,12 +1,12 @@
 """What an engine is: a name and a set of processes, each a tgid with its start time (a tgid alone is reused).
 
-Two things name engines: the configuration, and the StatsD `engine` tag with the sender's credentials. They are merged by tgid, and
-the configuration wins the name.
+Three things name engines: the configuration, the StatsD `engine` tag with the sender's credentials, and the scan for the processes
+of known engines. They are merged by tgid; the configuration wins the name, and StatsD wins it over the scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
@@ -15,8 +15,9 @@ from typing import Literal
 class Origin(IntEnum):
     """Who named an engine; the higher one wins the name."""
 
-    STATSD = 1
-    CONFIG = 2
+    SCAN = 1
+    STATSD = 2
+    CONFIG = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,56 @@ class Engines:
             name = self._configured_name(name, process)
             if self._has_names_enough(name, process):
                 return None
+        scanned = self._unscan(name, process)
         entry = self._entry(name, origin)
         if entry is None or (process not in entry.processes and len(entry.processes) >= self.MAX_PROCESSES):
             return None
-        entry.processes.add(process)
+        entry.processes |= {process, *list(scanned)[: self.MAX_PROCESSES - len(entry.processes) - 1]}
         entry.ever_alive = True
         return name
+
+    def discover(self, name: str, tgids: Iterable[int]) -> str | None:
+        """Notes that the scan found an engine, of these processes, that it would call `name`.
+
+        Returns the name under which it is known: whoever else named one of the processes wins it, and gets the others. None as in
+        `declare`.
+        """
+        processes = [ProcessId(tgid, ticks) for tgid in tgids if (ticks := self._start_ticks(tgid)) is not None]
+        if not processes:
+            return None
+        owner = self._owner_of(processes)
+        if owner is not None:
+            if name != owner and name in self._entries and self._entries[name].origin is Origin.SCAN:
+                del self._entries[name]  # found before its process was named
+            self._alias(name, owner)
+            name = owner
+        else:
+            name = self._unaliased(name)
+        entry = self._entry(name, Origin.SCAN)
+        if entry is None:
+            return None
+        for process in processes:
+            if len(entry.processes) < self.MAX_PROCESSES:
+                entry.processes.add(process)
+        entry.ever_alive = True
+        return name
+
+    def _owner_of(self, processes: Iterable[ProcessId]) -> str | None:
+        """The engine that was named by others than the scan and has one of these processes; the configuration's first."""
+        wanted = set(processes)
+        owners = [(e.origin, name) for name, e in self._entries.items() if e.origin > Origin.SCAN and e.processes & wanted]
+        return max(owners, key=lambda owner: owner[0])[1] if owners else None
+
+    def _unscan(self, name: str, process: ProcessId) -> set[ProcessId]:
+        """Somebody named a process that the scan had found: it is that engine, and so are the processes found with it."""
+        found = next(
+            (n for n, e in self._entries.items() if e.origin is Origin.SCAN and n != name and process in e.processes), None
+        )
+        if found is None:
+            return set()
+        processes = self._entries.pop(found).processes
+        self._alias(found, name)
+        return processes
 
     def _make_room(self) -> bool:
         """Forgets the engine that is down for longest and that the configuration does not name."""
@@ -122,9 +167,14 @@ class Engines:
                     del self._entries[name]  # announced before its process was seen to be the configured one
                 self._alias(name, owner)
                 return owner
+        return self._unaliased(name)
+
+    def _unaliased(self, name: str) -> str:
+        """The engine that is known by another name than `name`; after a restart it is that one again."""
         owner = self._aliases.get(name, name)
-        if owner != name and self._entries[owner].processes:
-            # The configured engine lives, and this is none of its processes: another engine of that name.
+        known = self._entries.get(owner)
+        if owner != name and (known is None or known.processes):
+            # That engine lives, and this is none of its processes (or it is forgotten): another engine of that name.
             del self._aliases[name]
             return name
         return owner
@@ -134,7 +184,7 @@ class Engines:
         announced = [
             other
             for other, entry in self._entries.items()
-            if other != name and entry.origin is not Origin.CONFIG and process in entry.processes
+            if other != name and entry.origin is Origin.STATSD and process in entry.processes
         ]
         if len(announced) == 1:
             del self._entries[announced[0]]
@@ -166,6 +216,7 @@ class Engines:
                 went_down.append(name)
             if entry.origin is not Origin.CONFIG and self._is_forgotten(entry, now_s):
                 del self._entries[name]
+        self._aliases = {name: owner for name, owner in self._aliases.items() if owner in self._entries}
         return went_down
 
     def _is_forgotten(self, entry: _Entry, now_s: float) -> bool:

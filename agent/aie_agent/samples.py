@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aie_telemetry.api import Event
 from aie_telemetry.catalogue import Kind
 
 Tags = tuple[tuple[str, str], ...]
@@ -45,11 +46,24 @@ class Hello(NamedTuple):
     tgid: int | None
 
 
+class Found(NamedTuple):
+    """An engine that the scan for known engines found: what it would be called, its processes (the one that was started first), and
+    where its page can be read from here. `note` says why it cannot."""
+
+    name: str
+    kind: str
+    tgids: tuple[int, ...]
+    url: str | None
+    container: str | None = None
+    note: str | None = None
+
+
 @dataclass(slots=True)
 class Batch:
     """All that one collection of one source brought, taken at one time (seconds since the epoch).
 
-    `period_s` is how long until the next one is due: what counts as current depends on it.
+    `period_s` is how long until the next one is due: what counts as current depends on it. `found` is all that a scan found, and
+    None where nobody looked.
     """
 
     source: str
@@ -57,6 +71,8 @@ class Batch:
     points: list[Point] = field(default_factory=list)
     histograms: list[HistogramPoint] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    found: list[Found] | None = None
     period_s: float = 1.0
 
 

@@ -227,6 +227,12 @@ class Store:
             if series.name.startswith("aie_engine_") and ("engine", engine) in series.tags and series.name != "aie_engine_up":
                 series.valid_until_s = 0.0
 
+    def retire(self, name: str, now_s: float) -> None:
+        """Series of a metric that have no value of `now_s` are not current any more."""
+        for series in self._by_name.get(name, {}).values():
+            if series.last_time_s < now_s:
+                series.valid_until_s = 0.0
+
     def names(self) -> list[str]:
         """Names of all metrics that are held."""
         return list(self._by_name)

@@ -23,7 +23,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something is wrong: what, with whom, since when, how we know, what to do. Produced by the analysers (none ship yet)."""
+    """Something is wrong: what, with whom, since when, how we know, what to do. Produced by the agent's analysis.
+
+    `confidence` is null where the rule is exact and there is nothing to estimate.
+    """
 
     cause: str
     subject: str
@@ -71,7 +74,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     oldest first, the last one at `Snapshot.time_s`.
 
     `run_queue_threads` is how many of its threads were ready and waited for a CPU, on average; `throttled_cores` how many CPUs its
-    quota took from it. `state` is "unknown" while no process of it was seen; `note` says why.
+    quota took from it. `state` is "unknown" while no process of it was seen; `note` says why. `container` is the beginning of
+    its container's id. `page_reason` is why its metrics page cannot be read at present.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     version: str | None = None
     device: str | None = None
+    container: str | None = None
     metrics_from: tuple[str, ...] = ()
     uptime_s: float | None = None
     requests_per_second: float | None = None
@@ -106,6 +111,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[Process, ...] = ()
     generation_tokens_history: tuple[float | None, ...] = ()
     running_history: tuple[float | None, ...] = ()
+    page_reason: str | None = None
     note: str | None = None
 
 

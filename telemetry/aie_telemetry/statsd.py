@@ -14,6 +14,10 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from aie_telemetry.api import Event
+from aie_telemetry.events import TITLE_PREFIX, decode_event
+from aie_telemetry.names import is_engine_name
+
 Dialect = Literal["telegraf", "datadog"]
 Tags = tuple[tuple[str, str], ...]
 
@@ -25,6 +29,7 @@ TYPES: Final[dict[str, str]] = {
     "h": "histogram",
     "d": "distribution",
 }
+_UNSIGNED: Final = frozenset({"timing", "set"})
 _PACKABLE: Final = frozenset({"timing", "histogram", "distribution"})
 
 MIN_RATE: Final = 1e-6
@@ -39,6 +44,9 @@ _MEMO_LINE_BYTES: Final = 512
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SHORT_UNSIGNED: Final = re.compile(rb"\d{1,15}(?:\.\d{1,15})?")
 _EVENT: Final = re.compile(r"_e\{(\d+),(\d+)\}:(.*)", re.ASCII | re.DOTALL)
+# Events of our hooks come whichever dialect is spoken otherwise.
+_NO_METRICS: Final = ("_e{", "_sc|")
+_OUR_EVENT: Final = re.compile(r"_e\{\d{1,5},\d{1,5}\}:" + re.escape(TITLE_PREFIX), re.ASCII)
 _SERVICE_CHECK: Final = re.compile(r"_sc\|[^|]+\|[0-3](?:\|.*)?", re.ASCII | re.DOTALL)
 # DogStatsD fields that may contain ':' and carry nothing that aie keeps: container id, external data, cardinality.
 _DROPPED_FIELDS: Final = ("c:", "e:", "card:")
@@ -78,7 +86,7 @@ REASONS: Final[dict[str, str]] = {
     "no_type": "no '|' and type after the value",
     "unknown_type": "type is none of c, g, s, ms, h, d",
     "bad_value": "the value is not a finite number",
-    "bad_sign": "a signed value is for gauges and counters only",
+    "bad_sign": "a signed value is for all types but s and ms",
     "packed": "several values before one type are for ms, h and d in DogStatsD's dialect only",
     "bad_rate": "the sample rate is not a number, and was ignored",
     "rate_range": f"the sample rate is outside [{MIN_RATE:g}, 1]",
@@ -92,11 +100,12 @@ REASONS: Final[dict[str, str]] = {
 
 
 class Parsed(NamedTuple):
-    """What one line became. `ignored` is "event" or "service_check" for lines of kinds that aie does not use."""
+    """What one line became. `ignored` is "event" or "service_check" for lines that aie does not use, `event` is one of ours."""
 
     samples: list[Sample]
     refusals: list[Refusal]
     ignored: str | None = None
+    event: Event | None = None
 
 
 class _Head(NamedTuple):
@@ -161,8 +170,8 @@ class Parser:
             text = line.decode().strip()
         except UnicodeDecodeError as error:
             return Parsed([], [Refusal("not_utf8", f"byte {error.start}")])
-        if self._datadog and text.startswith(("_e{", "_sc|")):
-            return _ignored(text)
+        if text.startswith(_NO_METRICS) and (self._datadog or _OUR_EVENT.match(text)):
+            return _event(text) if text.startswith("_e{") else _service_check(text)
         field_tags: list[str] | None = None
         if self._datadog and text.count("|") > 1:
             text, field_tags = _strip_fields(text)
@@ -234,20 +243,32 @@ class Parser:
                 samples.append(Sample(name, type_, read, tags, rate, delta))
 
 
-def _ignored(text: str) -> Parsed:
-    """An event or a service check: its header is checked, so that a sender's mistake is seen, and the rest passed over."""
-    if text.startswith("_sc|"):
-        if _SERVICE_CHECK.fullmatch(text):
-            return Parsed([], [], "service_check")
-        return Parsed([], [Refusal("bad_service_check", _clip(text))])
-    match = _EVENT.fullmatch(text)
+def _service_check(text: str) -> Parsed:
+    """Its header is checked, so that a sender's mistake is seen, and the rest passed over."""
+    if _SERVICE_CHECK.fullmatch(text):
+        return Parsed([], [], "service_check")
+    return Parsed([], [Refusal("bad_service_check", _clip(text))])
+
+
+def _event(line: str) -> Parsed:
+    """An event of ours is read. Of another's the header is checked, so that a mistake is seen, and the rest passed over."""
+    match = _EVENT.fullmatch(line)
     if match is not None and len(match[1]) + len(match[2]) < 12:
         # Lengths count bytes, and "\n" inside the text is written as two characters.
         title_bytes, text_bytes, body = int(match[1]), int(match[2]), match[3].encode()
         has_room = title_bytes > 0 and len(body) >= title_bytes + 1 + text_bytes
         if has_room and body[title_bytes : title_bytes + 1] == b"|":
-            return Parsed([], [], "event")
-    return Parsed([], [Refusal("bad_event", _clip(text))])
+            title = body[:title_bytes].decode("utf-8", "replace")
+            text = body[title_bytes + 1 :][:text_bytes].decode("utf-8", "replace")
+            try:
+                event = decode_event(title, text)
+            except ValueError:
+                return Parsed([], [Refusal("bad_event", _clip(line))])
+            if event is None:
+                return Parsed([], [], "event")
+            if is_engine_name(event.engine):
+                return Parsed([], [], event=event)
+    return Parsed([], [Refusal("bad_event", _clip(line))])
 
 
 def _strip_fields(text: str) -> tuple[str, list[str] | None]:
@@ -312,7 +333,7 @@ def _read_options(options: str, *, datadog: bool) -> tuple[float, Refusal | None
 
 
 def _read_value(value: str, type_: str) -> float | str | Refusal:
-    if value.startswith(("+", "-")) and type_ not in ("gauge", "counter"):
+    if type_ in _UNSIGNED and value.startswith(("+", "-")):
         return Refusal("bad_sign", _clip(value))
     if type_ == "set":
         return value

@@ -9,6 +9,7 @@ from typing import Final
 from aie_telemetry.statsd import MAX_LINE_BYTES, MAX_TAGS, MIN_RATE, TYPES, Dialect, Sample, Tags
 
 _CODES: Final = {name: code for code, name in TYPES.items()}
+_SIGNED: Final = frozenset({"counter", "histogram", "distribution"})
 
 # What can be written so that every server reads the same back. Lone surrogates are no UTF-8.
 _NAME_OUT: Final = re.compile(r"(?!_e\{|_sc$)[^\s:|,.\ud800-\udfff]+")
@@ -24,8 +25,8 @@ def encode(sample: Sample, dialect: Dialect = "telegraf") -> str:
     """A sample as one line without a newline, such that `Parser.line(encode(sample))` gives the sample back.
 
     Raises ValueError for what the dialect cannot say: separators in a name, tag or set member, a number that is not finite, a
-    rate out of range, a negative gauge that is not a delta (StatsD reads it as one), an empty tag value in DogStatsD's; and for
-    what exceeds the parser's limits or is no Unicode text (lone surrogates).
+    rate out of range, a negative timing, a negative gauge that is not a delta (StatsD reads it as one), an empty tag value in
+    DogStatsD's; and for what exceeds the parser's limits or is no Unicode text (lone surrogates).
     """
     code = _CODES.get(sample.type)
     if code is None:
@@ -73,7 +74,7 @@ def _value(sample: Sample) -> str:
     negative = math.copysign(1.0, sample.value) < 0
     if sample.delta:
         return _number(sample.value) if negative else f"+{_number(sample.value)}"
-    if negative and sample.type != "counter":
+    if negative and sample.type not in _SIGNED:
         raise ValueError(f"negative value {sample.value!r} of a {sample.type} cannot be said in StatsD")
     return _number(sample.value)
 

@@ -37,7 +37,9 @@ def start_engine(start: Start, socket_path: Path, name: str = "smollm2") -> tupl
 def start_agent(start: Start, tmp_path: Path, *arguments: str, udp: str = "127.0.0.1:0") -> tuple[Program, str]:
     """The agent, listening."""
     config = tmp_path / "agent.toml"
-    config.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "{udp}"\n')
+    config.write_text(
+        f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "{udp}"\n[discovery]\nenabled = false\n'
+    )
     agent = start("aie-agent", "run", "--config", str(config), *arguments)
     return agent, agent.url()
 

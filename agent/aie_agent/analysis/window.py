@@ -58,8 +58,8 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
 def quantile(bounds: Sequence[float], counts: Sequence[float], q: float) -> float | None:
     """The q-quantile of a histogram, as Prometheus's `histogram_quantile` gives it; None without observations.
 
-    Linear within a bucket, the lowest one from 0; a quantile above the highest bound is that bound. `counts` per bucket, not
-    cumulative, one more than `bounds`. The bounds must be positive.
+    Linear within a bucket, the lowest one from 0 or, where its bound is not above 0, that bound itself; a quantile above the
+    highest bound is that bound. `counts` per bucket, not cumulative, one more than `bounds`.
     """
     total = sum(counts)
     if total <= 0:
@@ -68,7 +68,7 @@ def quantile(bounds: Sequence[float], counts: Sequence[float], q: float) -> floa
     below = 0.0
     for index, bound in enumerate(bounds):
         if counts[index] > 0 and below + counts[index] >= rank:
-            lower = bounds[index - 1] if index else 0.0
+            lower = bounds[index - 1] if index else min(bound, 0.0)
             return lower + (bound - lower) * (rank - below) / counts[index]
         below += counts[index]
     return bounds[-1] if bounds else None

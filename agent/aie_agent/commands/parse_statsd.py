@@ -34,6 +34,8 @@ def _as_json(line: bytes, parsed: Parsed) -> str:
     }
     if parsed.ignored:
         row["ignored"] = parsed.ignored
+    if parsed.event is not None:
+        row["event"] = msgspec.to_builtins(parsed.event)
     if refused := _refused_by_agent(parsed):
         row["refused"] = refused
     return msgspec.json.encode(row).decode()
@@ -67,6 +69,8 @@ def _as_text(line: bytes, parsed: Parsed) -> str:
         series, reason = verdict(sample)
         stored = "" if reason is not None or series == sample.name else f", stored as {series}"
         rows.append(f"  {sample.type} {sample.name}{tags}: {change}{sample.value}{rate}{stored}")
+    if parsed.event is not None:
+        rows.append(f"  event {parsed.event.kind} of engine {parsed.event.engine}: {parsed.event.summary}")
     if parsed.ignored:
         rows.append(f"  ignored: aie does not use lines of kind {parsed.ignored}")
     rows += [f"  refused: {refusal}" for refusal in parsed.refusals]

@@ -36,8 +36,9 @@ class ListenError(Exception):
 class HttpServer:
     """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams."""
 
-    def __init__(self, store: Store, render_page: Callable[[], str]) -> None:
+    def __init__(self, store: Store, render_page: Callable[[], str], events: Callable[[], tuple[api.Event, ...]] = tuple) -> None:
         self._store = store
+        self._kept_events = events
         self._render_page = render_page
         self._snapshot: api.Snapshot | None = None
         self._encoded = b""
@@ -60,6 +61,7 @@ class HttpServer:
                 web.get("/api/v1/stream", self._stream),
                 web.get("/api/v1/series", self._series),
                 web.get("/api/v1/findings", self._findings),
+                web.get("/api/v1/events", self._events),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True, keepalive_timeout=15.0)
@@ -143,6 +145,11 @@ class HttpServer:
             return _error(503, "no collection has ended yet")
         snapshot = self._snapshot
         return _json(api.Findings(version=api.VERSION, time_s=snapshot.time_s, findings=snapshot.findings))
+
+    async def _events(self, _: web.Request) -> web.Response:
+        if self._snapshot is None:
+            return _error(503, "no collection has ended yet")
+        return _json(api.Events(version=api.VERSION, time_s=self._snapshot.time_s, events=self._kept_events()))
 
     async def _series(self, request: web.Request) -> web.Response:
         name = request.query.get("name")

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from aie_agent.about import About
 from aie_agent.analysis.window import increase, level_history, quantiles_of, rate, rate_history
+from aie_agent.discovered import Discovered
 from aie_agent.identity import Engines
+from aie_agent.samples import Found
 from aie_agent.series import Series
 from aie_agent.sources.base import Health
 from aie_agent.sources.process import ProcessRow, ProcessSource
@@ -34,6 +36,7 @@ class SnapshotBuilder:
         health: Sequence[Health],
         about: About,
         window_s: float,
+        discovered: Discovered | None = None,
     ) -> None:
         self._store = store
         self._engines = engines
@@ -41,8 +44,15 @@ class SnapshotBuilder:
         self._health = health
         self._about = about
         self._window_s = window_s
+        self._discovered = discovered
 
-    def build(self, now_s: float, wall_s: float | None = None) -> api.Snapshot:
+    def build(
+        self,
+        now_s: float,
+        wall_s: float | None = None,
+        findings: tuple[api.Finding, ...] = (),
+        events: tuple[api.Event, ...] = (),
+    ) -> api.Snapshot:
         """The snapshot at `now_s` of the agent's time; engines' own timestamps are held against the wall clock, `wall_s`."""
         wall_s = now_s if wall_s is None else wall_s
         start_s = now_s - self._window_s
@@ -53,6 +63,8 @@ class SnapshotBuilder:
             history_step_s=HISTORY_STEP_S,
             agent=self._agent(now_s, start_s),
             host=self._host(now_s, start_s),
+            findings=findings,
+            events=events,
             engines=tuple(self._engine(name, now_s, start_s, wall_s) for name in self._engines.names()),
             memory=tuple(self._memory(now_s)),
             sources=tuple(self._sources(now_s)),
@@ -75,6 +87,7 @@ class SnapshotBuilder:
 
         outcomes = _by_label(store.scalars("aie_engine_requests_total", engine=name), "outcome", now_s, start_s)
         failed = [value for outcome, value in outcomes.items() if outcome in ("error", "timeout")]
+        found = self._discovered.of(name) if self._discovered else None
         began_s = level("aie_engine_start_time_seconds")
         last_token_s = level("aie_engine_last_token_timestamp_seconds")
         tokens = store.scalars("aie_engine_generation_tokens_total", engine=name)
@@ -83,7 +96,8 @@ class SnapshotBuilder:
             name=name,
             state=self._engines.state(name),
             down_since_s=self._engines.down_since_s(name),
-            kind=info.get("kind"),
+            kind=info.get("kind") or (found.kind if found else None),
+            container=found.container if found else None,
             model=info.get("model") or _label_of(tokens, "model"),
             version=info.get("version"),
             device=info.get("device"),
@@ -100,6 +114,9 @@ class SnapshotBuilder:
             time_to_first_token=quantiles("aie_engine_time_to_first_token_seconds"),
             inter_token=quantiles("aie_engine_inter_token_seconds"),
             queue=quantiles("aie_engine_queue_seconds"),
+            prefill=quantiles("aie_engine_prefill_seconds"),
+            decode=quantiles("aie_engine_decode_seconds"),
+            tokenize=quantiles("aie_engine_tokenize_seconds"),
             duration=quantiles("aie_engine_request_duration_seconds"),
             last_token_age_s=None if last_token_s is None else max(wall_s - last_token_s, 0.0),
             cpu_cores=cores,
@@ -109,14 +126,21 @@ class SnapshotBuilder:
             processes=tuple(_process(row) for row in self._processes.rows(name)),
             generation_tokens_history=rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
             running_history=self._levels("aie_engine_requests_running", now_s, engine=name),
-            note=self._note(name),
+            page_reason=self._page_reason(name),
+            note=self._note(name, found),
         )
 
-    def _note(self, name: str) -> str | None:
+    def _note(self, name: str, found: Found | None) -> str | None:
         """What cannot be seen of an engine, and why."""
         if self._engines.state(name) == "unknown":
             return "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
-        return self._processes.note(name)
+        page = found.note if found else None
+        return "; ".join(filter(None, (self._processes.note(name), page))) or None
+
+    def _page_reason(self, name: str) -> str | None:
+        """Why the page of a live engine cannot be read."""
+        health = self._discovered.page_health(name) if self._discovered else None
+        return None if health is None or self._engines.state(name) == "down" else health.reason
 
     def _info(self, name: str, now_s: float) -> dict[str, str]:
         live = _live(self._store.scalars("aie_engine_info", engine=name), now_s)

@@ -51,6 +51,8 @@ class Health:
         self.reason: str | None = None
         self.down_since_s: float | None = None
         self.last_success_s: float | None = None
+        self.unanswered_since_s: float | None = None
+        """When the first began of the collections that ended in a time-out, one after the other until now."""
         self.collections = 0
         self.failures = 0
         self.seconds = 0.0
@@ -86,9 +88,11 @@ class Runner:
         health = self.health
         health.collections += 1
         start = time.perf_counter()
+        began_s, timed_out = self._clock(), False
         try:
             await self._collect_and_deliver()
         except SourceError as error:
+            timed_out = isinstance(error.__cause__, TimeoutError)
             self._failed(str(error))
         except Exception as error:  # a bug in one source must not end the others
             if health.reason is None:
@@ -102,6 +106,10 @@ class Runner:
             health.last_success_s = self._clock()
         finally:
             health.seconds += time.perf_counter() - start
+        if not timed_out:
+            health.unanswered_since_s = None
+        elif health.unanswered_since_s is None:
+            health.unanswered_since_s = began_s
 
     async def _collect_and_deliver(self) -> None:
         try:

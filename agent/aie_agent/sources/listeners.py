@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -45,24 +45,55 @@ def tgids_listening_at(host: str, port: int, proc: Path = Path("/proc")) -> set[
     return {int(pid) for pid in pids if _holds(proc / pid / "fd", wanted) and not _is_stand_in(proc / pid)}
 
 
+class Listener(NamedTuple):
+    """Where a socket listens."""
+
+    address: Address
+    port: int
+
+
+def listeners(process: Path) -> dict[str, Listener]:
+    """The listening TCP sockets of the network namespace that a process is in, by inode. `process` is its folder in /proc."""
+    found = {}
+    for table in ("net/tcp", "net/tcp6"):
+        try:
+            rows = (process / table).read_text().splitlines()[1:]
+        except OSError:  # no IPv6 on this host; or the process is gone
+            continue
+        for row in rows:
+            fields = row.split(None, 10)
+            if len(fields) > 9 and fields[3] == _LISTEN:
+                found[fields[9]] = Listener(*_read_address(fields[1]))
+    return found
+
+
+def held_sockets(process: Path) -> set[str] | None:
+    """The inodes of the sockets that a process holds. None where they may not be read, or the process is gone."""
+    inodes = set()
+    try:
+        with os.scandir(process / "fd") as entries:
+            for entry in entries:
+                try:
+                    link = os.readlink(entry.path)
+                except OSError:  # closed meanwhile
+                    continue
+                if link.startswith("socket:["):
+                    inodes.add(link[8:-1])
+    except OSError:
+        return None
+    return inodes
+
+
 def _listening_inodes(host: str, port: int, proc: Path) -> set[str]:
     try:
         asked = ipaddress.ip_address(host)
     except ValueError:
         asked = None
-    inodes = set()
-    for table in ("net/tcp", "net/tcp6"):
-        try:
-            rows = (proc / table).read_text().splitlines()[1:]
-        except OSError:  # no IPv6 on this host
-            continue
-        for row in rows:
-            fields = row.split()
-            if len(fields) > 9 and fields[3] == _LISTEN:
-                address, listening_port = _read_address(fields[1])
-                if listening_port == port and (asked is None or address.is_unspecified or address == asked):
-                    inodes.add(fields[9])
-    return inodes
+    return {
+        inode
+        for inode, (address, at) in listeners(proc).items()
+        if at == port and (asked is None or address.is_unspecified or address == asked)
+    }
 
 
 def _read_address(text: str) -> tuple[Address, int]:

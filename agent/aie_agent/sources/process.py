@@ -37,7 +37,7 @@ _GAUGES: Final[tuple[tuple[str, Callable[[ProcessReading], int | None]], ...]] =
 
 
 class ProcessRow(NamedTuple):
-    """One process, for people: the command is cut, CPU is of the last period (None in the first)."""
+    """One process, for people: the command is cut, CPU is of the last period (None in the first), `state` its main thread's."""
 
     tgid: int
     start_time_s: float
@@ -45,6 +45,7 @@ class ProcessRow(NamedTuple):
     resident_anon_bytes: int | None
     cpu_cores: float | None
     threads: int
+    state: str
 
 
 class _Engine(NamedTuple):
@@ -196,4 +197,5 @@ def _row(reading: ProcessReading) -> ProcessRow:
         resident_anon_bytes=reading.memory.resident_anon,
         cpu_cores=reading.cpu_cores,
         threads=reading.stat.threads,
+        state=reading.stat.state,
     )

@@ -17,6 +17,8 @@ _KIB: Final = 1024
 _ONLINE_CPU: Final = re.compile(rb"^cpu\d", re.MULTILINE)
 _PRESSURE: Final = re.compile(rb"^(some|full) .*\btotal=(\d+)", re.MULTILINE)
 _COMM_END: Final = b") "
+# docker-ID.scope, cri-containerd-ID.scope, libpod-ID.scope, /docker/ID, /kubepods/.../ID
+_CONTAINER: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 class CpuTimes(NamedTuple):
@@ -36,6 +38,8 @@ class ProcessStat(NamedTuple):
     system_ticks: int
     threads: int
     start_ticks: int
+    parent_tgid: int = 0
+    session: int = 0
 
     @property
     def ended(self) -> bool:
@@ -122,6 +126,8 @@ def process_stat(stat: bytes) -> ProcessStat:
         system_ticks=int(fields[12]),
         threads=int(fields[17]),
         start_ticks=int(fields[19]),
+        parent_tgid=int(fields[1]),
+        session=int(fields[3]),
     )
 
 
@@ -175,6 +181,12 @@ def cgroup_paths(cgroup: bytes) -> CgroupPaths:
         for controller in controllers.decode("ascii", "replace").split(","):
             paths.setdefault(controller, where)
     return CgroupPaths(paths.get("unified"), paths.get("cpu"), paths.get("memory"))
+
+
+def container_id(cgroup: bytes) -> str | None:
+    """/proc/PID/cgroup: the first 12 digits of the innermost container's id, as container runtimes show it. None outside of any."""
+    found = _CONTAINER.findall(cgroup)
+    return found[-1][:12].decode() if found else None
 
 
 def udp_drops(table: bytes, inode: int) -> int | None:

@@ -31,6 +31,7 @@ class StatsdCounters:
     samples: int
     dropped: dict[str, int]
     ignored: dict[str, int]
+    events: dict[str, int]
     kernel_drops: dict[str, int]
     relayed: int | None
     relay_dropped: dict[str, int]
@@ -67,7 +68,7 @@ class StatsdSource:
         self._introductions = Introductions(NamespacePids(procfs or Procfs()))
         self._overflows = 0
         self._closed_drops: Counter[str] = Counter()
-        self._counters = StatsdCounters({}, {}, 0, {}, {}, {}, None if relay is None else 0, {})
+        self._counters = StatsdCounters({}, {}, 0, {}, {}, {}, {}, None if relay is None else 0, {})
         # The agent gives up waiting for a collection when it stops, and closes; the thread may still be at it.
         self._collecting = threading.Lock()
         self._closed = False
@@ -104,6 +105,7 @@ class StatsdSource:
         yield "aie_agent_statsd_samples_total", (), float(counters.samples)
         yield from labelled("aie_agent_statsd_dropped_total", counters.dropped)
         yield from labelled("aie_agent_statsd_ignored_total", counters.ignored)
+        yield from labelled("aie_agent_events_total", counters.events)
         yield from labelled("aie_agent_statsd_kernel_drops_total", counters.kernel_drops)
         if counters.relayed is not None:
             yield "aie_agent_relay_packets_total", (), float(counters.relayed)
@@ -119,10 +121,10 @@ class StatsdSource:
         problems = self._open_listeners()
         self._receiver.listen(tuple(self._listeners.values()))
         problems += self._connect_relay(now_s)
-        interval, senders, received = self._receiver.swap(now_s)
+        interval, senders, events, received = self._receiver.swap(now_s)
         points, histograms, overflows = interval.points()
         self._overflows += overflows
-        batch = Batch(self.name, now_s, points, histograms, self._introductions.report(senders, now_s))
+        batch = Batch(self.name, now_s, points, histograms, self._introductions.report(senders, now_s), events)
         self._counters = self._counted(received)
         if problems:
             raise SourceError("; ".join(problems), batch)
@@ -167,6 +169,7 @@ class StatsdSource:
             samples=received.samples,
             dropped={str(reason): count for reason, count in dropped.items()},
             ignored=dict(received.ignored),
+            events=dict(received.events),
             kernel_drops=self._kernel_drops(),
             relayed=None if relay is None else relay.packets,
             relay_dropped={} if relay is None else dict(relay.dropped),

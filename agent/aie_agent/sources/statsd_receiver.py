@@ -8,14 +8,16 @@ import select
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from aie_agent.sources.relay import Relay
 from aie_agent.sources.statsd_aggregate import ANONYMOUS, Aggregator, Interval
+from aie_agent.sources.statsd_events import EventIntake
 from aie_agent.sources.statsd_listeners import Listener, Packet
 from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_senders import Heard, Senders
 from aie_agent.sources.statsd_series import Identity
+from aie_telemetry.api import Event
 from aie_telemetry.statsd import Parser
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,16 @@ class Received:
     samples: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+
+
+class Sums(NamedTuple):
+    """What one interval brought, and `received`, what came in since the start."""
+
+    interval: Interval
+    senders: Senders
+    events: list[Event]
+    received: Received
 
 
 class Receiver:
@@ -62,6 +74,7 @@ class Receiver:
         self._received = Received()
         self._aggregator = aggregator
         self._heard = Heard()
+        self._events = EventIntake()
         self._last_sender: tuple[Identity, int | None] | None = None
         self._parser = Parser(datadog=datadog)
         self._relay = relay
@@ -88,19 +101,21 @@ class Receiver:
         if failure is not None:
             raise RuntimeError(f"the StatsD thread ended and was started again: {failure}") from failure
 
-    def swap(self, now_s: float) -> tuple[Interval, Senders, Received]:
-        """What came in since the last time: the sums and the senders; and what came in since the start.
+    def swap(self, now_s: float) -> Sums:
+        """What came in since the last time: the sums, the senders, the events; and what came in since the start.
 
         Waits for the batch that is being read: not for the event loop.
         """
         with self._lock:
             self._last_sender = None
-            return self._aggregator.swap(now_s), self._heard.take(), self._totals()
+            events = self._events.take(now_s)
+            return Sums(self._aggregator.swap(now_s), self._heard.take(), events, self._totals())
 
     def _totals(self) -> Received:
         received = self._received
-        refused = received.refused + self._aggregator.refused + self._heard.refused
-        return Received(Counter(received.packets), Counter(received.bytes), received.samples, refused, Counter(received.ignored))
+        refused = received.refused + self._aggregator.refused + self._heard.refused + self._events.refused
+        ignored, events = Counter(received.ignored), Counter(self._events.taken)
+        return Received(Counter(received.packets), Counter(received.bytes), received.samples, refused, ignored, events)
 
     def stop(self) -> None:
         """Ends the thread, and waits for that. The listeners remain the caller's."""
@@ -171,6 +186,8 @@ class Receiver:
                 received.refused[refusal.reason] += 1
             if parsed.ignored is not None:
                 received.ignored[parsed.ignored] += 1
+            if parsed.event is not None and self._events.add(parsed.event):
+                self._heard.add(Identity(parsed.event.engine), packet.tgid, may_claim=packet.may_claim)
         # One process mostly sends for one engine, packet after packet. Without credentials the next may be somebody else.
         self._last_sender = last if packet.tgid is not None else None
 

@@ -62,7 +62,7 @@ HOSTILE_NAMES = [b"a b", b")", b"((", b") S 1 2 3", b") (", b"\n", b"a) R 9 (b",
 @pytest.mark.parametrize("comm", HOSTILE_NAMES)
 def test_a_process_cannot_lie_by_its_name(comm: bytes) -> None:
     stat = text.process_stat(stat_line(comm))
-    assert stat == text.ProcessStat(comm, "S", 7, 31, 12, 9, 123456)
+    assert stat == text.ProcessStat(comm, "S", 7, 31, 12, 9, 123456, parent_tgid=1, session=4711)
     assert not stat.ended
 
 

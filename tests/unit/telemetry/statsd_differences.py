@@ -162,10 +162,18 @@ DIFFERENCES: Final = (
         {94: _CHECK, 95: _CHECK, 97: _CHECK, 98: _CHECK},
     ),
     Difference(
+        "`a:+10|h`, `a:-1|h`",
+        "Telegraf refuses a sign with anything but a counter or a gauge",
+        "read for h and d, as DogStatsD does; with ms it is refused as `bad_sign`",
+        "What is distributed may be negative, a logarithm for one. A time is not.",
+        {46: Outcome((Sample("invalid_plus_minus_non_gauge", "histogram", 10.0),))},
+    ),
+    Difference(
         "`_e{5,4}:title|text`",
         "Telegraf makes metrics of DogStatsD's events",
-        "ignored, and counted in `aie_agent_statsd_ignored_total`; a malformed one is refused as `bad_event`",
-        "They carry no number.",
+        "ignored, and counted in `aie_agent_statsd_ignored_total`, but for those of aie's hooks, whose title begins with `aie.`; a"
+        " malformed one is refused as `bad_event`",
+        "They carry no number. What hooks tell of (out of memory) the agent keeps and shows.",
         {104: _EVENT, 106: _EVENT, 107: _EVENT, 121: _EVENT, 122: _EVENT},
     ),
     Difference(

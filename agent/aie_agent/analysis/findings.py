@@ -1,0 +1,59 @@
+"""From what the agent holds to what is wrong. A cause is a row of a table: a pure function of the view, an engine and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from aie_agent.samples import Batch, Point
+from aie_agent.store import Store
+from aie_telemetry.api import Finding, Severity
+from aie_telemetry.catalogue import Kind
+
+
+class ProcessState(NamedTuple):
+    """What causes need of a process: `state` is the letter of /proc/PID/stat (R, S, D, T, t, ...), CPU is of the last period."""
+
+    tgid: int
+    state: str
+    cpu_cores: float | None
+
+
+class Limits(NamedTuple):
+    """The thresholds that the configuration gives."""
+
+    hung_after_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
+    any other outcome in between; None while it answers, refuses, or has no page."""
+
+    store: Store
+    engines: Sequence[str]
+    state: Callable[[str], Literal["up", "down", "unknown"]]
+    processes: Callable[[str], Sequence[ProcessState]]
+    unanswered_since_s: Callable[[str], float | None]
+    limits: Limits
+
+
+EngineCause = Callable[[View, str, float], Finding | None]
+
+_RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
+
+
+def find(view: View, causes: Sequence[EngineCause], now_s: float) -> tuple[Finding, ...]:
+    """What is wrong at `now_s`: the worst first, among equals the newest."""
+    found = [finding for engine in view.engines for cause in causes if (finding := cause(view, engine, now_s)) is not None]
+    return tuple(sorted(found, key=lambda finding: (_RANK[finding.severity], -finding.since_s)))
+
+
+def as_batch(findings: Sequence[Finding], now_s: float) -> Batch:
+    """`aie_finding`: one series a finding, 1 while it holds."""
+    points = [
+        Point("aie_finding", Kind.GAUGE, (("cause", each.cause), ("severity", each.severity), ("subject", each.subject)), 1.0)
+        for each in findings
+    ]
+    return Batch("analysis", now_s, points)
