@@ -13,8 +13,9 @@ import aiohttp
 
 from aie_agent.samples import Batch, Count
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.scrape_page import MAX_SAMPLES, PREFIX, Reading, read_page
-from aie_telemetry.exposition import Page, PageParser
+from aie_agent.sources.pages.lint import RULES, LintFinding
+from aie_agent.sources.pages.reader import PageReader, PageReading
+from aie_agent.sources.scrape_page import MAX_SAMPLES
 
 MAX_PAGE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 16
@@ -24,7 +25,7 @@ _MAX_BUSY = 0.2
 
 
 class ScrapeSource:
-    """One engine's page, once a period. What it says in aie's names is taken under the engine's name here."""
+    """One engine's page, once a period. What it says, in its own names or in aie's, is taken under the engine's name here."""
 
     def __init__(
         self,
@@ -40,11 +41,15 @@ class ScrapeSource:
         self.period_s = period_s
         self.refused: Counter[str] = Counter()
         """Series of the page that were not taken, by reason, summed over all collections."""
+        self.kind: str | None = None
+        """What kind of engine the last page was of; None before there was one, and for a page of no known engine."""
+        self.lint: list[LintFinding] | None = None
+        """What is wrong with the last page; None while there is none."""
         self._engine = engine
         self._url = url
         self._timeout_s = timeout_s
         self._cpu_clock = cpu_clock
-        self._parser = PageParser()
+        self._reader = PageReader(engine)
         self._to_skip = 0
         self._page_bytes = 0
         self._session: aiohttp.ClientSession | None = None
@@ -58,7 +63,39 @@ class ScrapeSource:
                 f"{self._url}: a page of {self._page_bytes} bytes takes too long to be read every {self.period_s:g} s"
             )
         try:
-            body = await self._fetch()
+            body = await self._fetched()
+        except SourceError:
+            self.lint = None
+            raise
+        # In a thread: a page of some megabytes would hold up the event loop for a good part of a second.
+        (self.kind, reading, lint, problem), cost_s = await asyncio.to_thread(self._read, body)
+        self._page_bytes = len(body)
+        self._to_skip = max(0, math.ceil(cost_s / (_MAX_BUSY * self.period_s)) - 1)
+        self.refused += reading.refused
+        self.lint = None if self.kind is None else lint
+        if problem is not None:
+            raise SourceError(f"{self._url}: {problem}")
+        return Batch(self.name, now_s, reading.points, reading.histograms)
+
+    def counts(self) -> Iterable[Count]:
+        """For the agent's own metrics."""
+        for reason, count in self.refused.items():
+            yield "aie_agent_scrape_refused_total", (self._engine, reason), float(count)
+        if self.lint is not None:
+            broken = {finding.rule for finding in self.lint}
+            for rule in RULES:
+                yield "aie_agent_scrape_lint", (self._engine, rule), float(rule in broken)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _fetched(self) -> bytes:
+        """The page. Raises SourceError when it cannot be had."""
+        try:
+            return await self._fetch()
         except TimeoutError as error:
             raise SourceError(f"{self._url}: no answer within {self._timeout_s:g} s") from error
         except aiohttp.ClientConnectorError as error:
@@ -68,27 +105,6 @@ class ScrapeSource:
             raise SourceError(f"{self._url}: {reason}: is the engine running, and is this its address?") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceError(f"{self._url}: {type(error).__name__}: {_one_line(str(error))}") from error
-        # In a thread: a page of some megabytes would hold up the event loop for a good part of a second.
-        page, reading, cost_s = await asyncio.to_thread(self._read, body)
-        self._page_bytes = len(body)
-        self._to_skip = max(0, math.ceil(cost_s / (_MAX_BUSY * self.period_s)) - 1)
-        if not page.samples and (page.bad_lines or not page.kinds):
-            raise SourceError(f"{self._url} serves no Prometheus text page, but {_beginning(body)!r}")
-        self.refused += reading.refused
-        if not reading.points and not reading.histograms:
-            raise SourceError(f"{self._url}: a metrics page without {PREFIX}* metrics: this version reads aie-engine's pages only")
-        return Batch(self.name, now_s, reading.points, reading.histograms)
-
-    def counts(self) -> Iterable[Count]:
-        """For the agent's own metrics."""
-        for reason, count in self.refused.items():
-            yield "aie_agent_scrape_refused_total", (self._engine, reason), float(count)
-
-    async def close(self) -> None:
-        """Closes the connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def _fetch(self) -> bytes:
         if self._session is None:
@@ -109,15 +125,10 @@ class ScrapeSource:
                     raise SourceError(f"{self._url}: the page is larger than {MAX_PAGE_BYTES >> 20} MiB")
         return bytes(body)
 
-    def _read(self, body: bytes) -> tuple[Page, Reading, float]:
+    def _read(self, body: bytes) -> tuple[PageReading, float]:
         start_s = self._cpu_clock()
-        page = self._parser.parse(body.decode("utf-8", "replace"), MAX_SAMPLES)
-        reading = read_page(page, self._engine)
-        return page, reading, self._cpu_clock() - start_s
-
-
-def _beginning(body: bytes) -> str:
-    return " ".join(body[:60].decode("utf-8", "replace").split())
+        reading = self._reader.read(body, MAX_SAMPLES)
+        return reading, self._cpu_clock() - start_s
 
 
 def _one_line(text: str) -> str:

@@ -1,7 +1,6 @@
 """A parsed metrics page to points and histograms of one engine. Pure.
 
-This reads the pages of engines that speak aie's own names. Of other engines' pages a map to these names is needed first; it
-would turn their samples into ours here, before anything else is looked at.
+This reads pages in aie's own names. Those of other engines come here too, once `pages.mapping` has put them in these names.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from aie_telemetry.exposition import Page, PageSample
 PREFIX: Final = "aie_engine_"
 MAX_SERIES: Final = 1000
 """Most series taken from one page; a histogram is one here."""
-MAX_BUCKETS: Final = 100
+MAX_BUCKETS: Final = 128
+"""TGI has 100 and +Inf."""
 MAX_SAMPLES: Final = MAX_SERIES * (MAX_BUCKETS + 20)
 """Most lines of one page worth reading: every series a histogram with all its buckets, its two other lines, and some to spare."""
 

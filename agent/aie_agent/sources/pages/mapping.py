@@ -1,0 +1,267 @@
+"""From an engine's page in its own names to a page in aie's.
+
+What comes out is a page again, so that all that is checked of our own engine's page is checked of every other one too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aie_agent.sources.pages.rows import HISTOGRAM_PARTS, EngineMap, Fold, Row, Term, exposed_names
+from aie_agent.sources.statsd_reasons import Reason
+from aie_telemetry.catalogue import Kind
+from aie_telemetry.exposition import Page, PageSample, Tags, number
+
+_MEMO_ENTRIES: Final = 20_000
+_SHARDS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pid"})
+"""Labels of parts of one replica: each of them sees all of its requests, so they must not be added up. Of processes (`pid`) that
+report one gauge all but one say 0 or what was (vllm#28792)."""
+
+_NOT_REPLICAS: Final = _SHARDS | {"model_name", "model", "le"}
+
+_NAMES_OF_KINDS: Final = {"counter": Kind.COUNTER, "gauge": Kind.GAUGE, "histogram": Kind.HISTOGRAM}
+_NO_KIND: Final = ("untyped", "unknown")
+
+
+@dataclass(slots=True)
+class Mapped:
+    """What a page says in aie's names, and how many of its samples were refused, by reason."""
+
+    page: Page
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+class _Use(NamedTuple):
+    """What a line with a certain name is: one part of a term of a row."""
+
+    row: int
+    term: int
+    part: str  # "", or a suffix of a histogram's lines
+
+
+class _Slot(NamedTuple):
+    """One number to come: of a term of a row, under aie's name and labels. `series` are the labels less a bucket's bound."""
+
+    row: int
+    term: int
+    name: str
+    tags: Tags
+    series: Tags
+    is_scalar: bool
+
+
+class _Target(NamedTuple):
+    slot: _Slot
+    replica: Tags
+
+
+_Numbers = dict[_Slot, dict[Tags, float]]
+
+
+class _Plan(NamedTuple):
+    """What is to be done with the lines of each name, on a page with certain families."""
+
+    uses: dict[str, list[_Use]]
+    conflicts: Set[str]  # names of lines that are declared to be of another kind
+
+
+class PageMapper:
+    """Maps pages of one endpoint. Remembers what each line means, since a page repeats all but its numbers."""
+
+    def __init__(self, engine: EngineMap) -> None:
+        self._map = engine
+        self._plan = _Plan({}, set())
+        self._seen: tuple[Set[str], dict[str, str]] | None = None
+        self._memo: dict[tuple[str, Tags], list[_Target] | str] = {}
+
+    def map(self, page: Page, names: Set[str]) -> Mapped:
+        """`names` are those of the lines of `page`. Raises nothing.
+
+        Reasons: "kind_conflict" for a family that the page declares to be what it cannot be, "unknown_outcome", "duplicate",
+        "not_finite", and "bad_histogram" where replicas have other buckets.
+        """
+        if self._seen != (names, page.kinds):
+            self._plan = _plan(self._map, names, page.kinds)
+            self._seen = (names, page.kinds)
+            self._memo.clear()
+        mapped = Mapped(Page({}, [], page.bad_lines, page.unread_lines))
+        numbers, broken = self._numbers(page.samples, mapped.refused)
+        samples: dict[tuple[str, Tags], float] = {}
+        for index, of_row in sorted(numbers.items()):
+            bad = broken.get(index, set()) | _unlike(of_row)
+            if bad:
+                mapped.refused["bad_histogram"] += len(bad)
+            _say(self._map.rows[index], of_row, bad, samples)
+        models = {value for _, tags in samples for label, value in tags if label == "model"}
+        mapped.page.samples.extend(_infos(self._map, page.samples, models))
+        mapped.page.samples.extend(PageSample(name, tags, value) for (name, tags), value in samples.items())
+        return mapped
+
+    def _numbers(self, samples: Iterable[PageSample], refused: Counter[str]) -> tuple[dict[int, _Numbers], dict[int, set[Tags]]]:
+        """The numbers of each row by replica, and its histograms of which a line came twice."""
+        numbers: dict[int, _Numbers] = {}
+        broken: dict[int, set[Tags]] = {}
+        seen: set[tuple[str, Tags]] = set()
+        uses, conflicts = self._plan.uses, self._plan.conflicts
+        for sample in samples:
+            if sample.name not in uses:
+                if sample.name in conflicts:
+                    refused[Reason.KIND_CONFLICT] += 1
+                continue
+            key = (sample.name, sample.tags)
+            targets = self._memo.get(key)
+            if targets is None:
+                targets = self._remember(key)
+            if isinstance(targets, str):
+                refused[targets] += 1
+                continue
+            is_double = key in seen
+            seen.add(key)
+            for slot, replica in targets:
+                if is_double and slot.is_scalar:
+                    refused["duplicate"] += 1
+                elif is_double:
+                    broken.setdefault(slot.row, set()).add(slot.series)
+                elif slot.is_scalar and not math.isfinite(sample.value):
+                    refused["not_finite"] += 1
+                else:
+                    of_replicas = numbers.setdefault(slot.row, {}).setdefault(slot, {})
+                    # Of a replica's shards the one that has seen most; NaN stays, and makes the histogram a bad one.
+                    before = of_replicas.get(replica)
+                    of_replicas[replica] = sample.value if before is None or not sample.value <= before else before
+        return numbers, broken
+
+    def _remember(self, key: tuple[str, Tags]) -> list[_Target] | str:
+        if len(self._memo) >= _MEMO_ENTRIES:
+            self._memo.clear()
+        name, tags = key
+        self._memo[key] = targets = _targets(self._map, self._plan.uses[name], dict(tags))
+        return targets
+
+
+def _plan(engine: EngineMap, names: Set[str], kinds: dict[str, str]) -> _Plan:
+    uses: dict[str, list[_Use]] = {}
+    conflicts: set[str] = set()
+    for index, row in enumerate(engine.rows):
+        if any(_is_there(family, names) for family in row.unless) or not all(_is_there(family, names) for family in row.needs):
+            continue
+        lines = [_lines_of(row, term, names) for term in row.terms]
+        if not all(lines):
+            continue
+        wrong = [name for term, of_term in zip(row.terms, lines, strict=True) for name in of_term if _lies(name, kinds, row, term)]
+        if wrong:
+            conflicts.update(wrong)
+            continue
+        for term_index, (term, of_term) in enumerate(zip(row.terms, lines, strict=True)):
+            for name, part in of_term.items():
+                uses.setdefault(name, []).append(_Use(index, term_index, "" if term.observed_total else part))
+    return _Plan(uses, conflicts)
+
+
+def _is_there(family: str, names: Set[str]) -> bool:
+    return any(family + suffix in names for suffix in ("", "_total", *HISTOGRAM_PARTS))
+
+
+def _lines_of(row: Row, term: Term, names: Set[str]) -> dict[str, str]:
+    """The names of the lines that say `term`, with the part of a histogram that each is; empty where the page has none."""
+    kind = row.exposed_kind(term)
+    for family in term.families:
+        found = [name for name in exposed_names(family, kind) if name in names]
+        if found and term.observed_total:
+            return {family + "_sum": "_sum"} if family + "_sum" in names else {}
+        if found and kind is Kind.HISTOGRAM:
+            return {name: name.removeprefix(family) for name in found}
+        if found:
+            return {found[0]: ""}
+    return {}
+
+
+def _lies(name: str, kinds: dict[str, str], row: Row, term: Term) -> bool:
+    """Whether the page declares the family of the line `name` to be something else than it is."""
+    declared = declared_kind(name, kinds)
+    return declared is not None and declared not in _NO_KIND and _NAMES_OF_KINDS.get(declared) is not row.exposed_kind(term)
+
+
+def declared_kind(name: str, kinds: dict[str, str]) -> str | None:
+    """What the page declares the family of a line to be; None where it does not."""
+    if name in kinds:
+        return kinds[name]
+    for suffix in (*HISTOGRAM_PARTS, "_total", "_created"):
+        if name.endswith(suffix) and (kind := kinds.get(name.removesuffix(suffix))) is not None:
+            return kind
+    return None
+
+
+def _targets(engine: EngineMap, uses: Iterable[_Use], labels: dict[str, str]) -> list[_Target] | str:
+    """What a line with these labels is for, or the reason why that cannot be told."""
+    targets = []
+    for use in uses:
+        row = engine.rows[use.row]
+        where = row.terms[use.term].where
+        if where and labels.get(where[0], "") not in where[1:]:
+            continue
+        series = {"model": labels.get("model_name") or labels.get("model", "")}
+        outcome = row.outcome if row.outcomes is None else row.outcomes.of(labels.get(row.outcomes.label, ""))
+        if outcome is not None:
+            series["outcome"] = outcome
+        elif row.outcomes is not None:
+            return "unknown_outcome"
+        ours = series | ({"le": _bound(labels.get("le", ""), row.divide_by)} if use.part == "_bucket" else {})
+        slot = _Slot(use.row, use.term, row.metric + use.part, _sorted(ours), _sorted(series), not use.part)
+        targets.append(_Target(slot, tuple(pair for pair in labels.items() if pair[0] not in _NOT_REPLICAS)))
+    return targets
+
+
+def _sorted(labels: dict[str, str]) -> Tags:
+    return tuple(sorted(labels.items()))
+
+
+def _bound(le: str, divide_by: float) -> str:
+    """A bucket's bound in aie's unit. What is no number stays, and makes the histogram a bad one."""
+    if divide_by == 1.0:
+        return le
+    try:
+        return number(float(le) / divide_by)
+    except ValueError:
+        return le
+
+
+def _unlike(numbers: _Numbers) -> set[Tags]:
+    """The histograms whose replicas do not have the same lines: counts of unlike buckets cannot be added up."""
+    replicas: dict[Tags, int] = {}
+    unlike = set()
+    for slot, of_replicas in numbers.items():
+        if not slot.is_scalar and replicas.setdefault(slot.series, len(of_replicas)) != len(of_replicas):
+            unlike.add(slot.series)
+    return unlike
+
+
+def _say(row: Row, numbers: _Numbers, bad: Set[Tags], samples: dict[tuple[str, Tags], float]) -> None:
+    """Adds what `row` says to `samples`."""
+    terms: dict[tuple[str, Tags], list[float]] = {}
+    for slot, of_replicas in numbers.items():
+        if slot.is_scalar or slot.series not in bad:
+            values = of_replicas.values()
+            value = sum(values) if row.terms[slot.term].fold is Fold.SUM else max(values)
+            terms.setdefault((slot.name, slot.tags), []).append(value)
+    for key, values_of_terms in terms.items():
+        if len(values_of_terms) == len(row.terms):
+            total = math.prod(values_of_terms) if row.product else sum(values_of_terms)
+            is_count = key[0].endswith(("_bucket", "_count")) and key[0] != row.metric
+            samples[key] = samples.get(key, 0.0) + (total if is_count else total / row.divide_by)
+
+
+def _infos(engine: EngineMap, samples: Iterable[PageSample], models: Set[str]) -> Iterable[PageSample]:
+    """`aie_engine_info` for each model: what kind of engine it is, and what the page says of it besides."""
+    labels = {"kind": engine.kind, "version": "", "revision": "", "device": "", "dtype": ""}
+    families = {info.family: info.labels for info in engine.info}
+    if families:
+        for sample in samples:
+            for theirs, ours in families.get(sample.name, ()):
+                labels[ours] = dict(sample.tags).get(theirs, "")
+    for model in sorted(models):
+        yield PageSample("aie_engine_info", _sorted(labels | {"model": model}), 1.0)
