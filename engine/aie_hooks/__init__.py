@@ -11,12 +11,21 @@ if TYPE_CHECKING:
     from aie_hooks.allocator import torch_cuda_stats as torch_cuda_stats
     from aie_hooks.emitter import Emitter as Emitter
     from aie_hooks.emitter import EmitterStats as EmitterStats
+    from aie_hooks.logits import LogitsHook as LogitsHook
+    from aie_hooks.logits import LogitsHooks as LogitsHooks
+    from aie_hooks.logits import token_stats as token_stats
+    from aie_hooks.modules import ModuleHooks as ModuleHooks
     from aie_hooks.nvtx import annotate as annotate
+    from aie_hooks.oom import OomForensics as OomForensics
+    from aie_hooks.oom import PoolState as PoolState
+    from aie_hooks.oom import oom_forensics as oom_forensics
+    from aie_hooks.oom import report_oom as report_oom
     from aie_hooks.requests import RequestHook as RequestHook
     from aie_hooks.requests import RequestHooks as RequestHooks
     from aie_hooks.series import Counter as Counter
     from aie_hooks.series import Gauge as Gauge
     from aie_hooks.series import Histogram as Histogram
+    from aie_hooks.tracing import span_tracer as span_tracer
 
 # On first use, so that an engine pays only for what it uses.
 _HOMES: Final = {
@@ -27,9 +36,18 @@ _HOMES: Final = {
     "EmitterStats": "emitter",
     "Gauge": "series",
     "Histogram": "series",
+    "LogitsHook": "logits",
+    "LogitsHooks": "logits",
+    "ModuleHooks": "modules",
+    "OomForensics": "oom",
+    "PoolState": "oom",
     "RequestHook": "requests",
     "RequestHooks": "requests",
     "annotate": "nvtx",
+    "oom_forensics": "oom",
+    "report_oom": "oom",
+    "span_tracer": "tracing",
+    "token_stats": "logits",
     "torch_cuda_stats": "allocator",
 }
 

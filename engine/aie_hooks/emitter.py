@@ -16,13 +16,14 @@ import logging
 import math
 import os
 import random
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aie_hooks.endpoint import resolve
 from aie_hooks.naming import constant_tags, frame_of
@@ -30,16 +31,30 @@ from aie_hooks.packing import Line, PacketBudget, pack
 from aie_hooks.series import Counter, Frame, Gauge, Histogram, SilentCounter, SilentGauge, SilentHistogram
 from aie_hooks.ticker import Ticker
 from aie_hooks.transport import Transport
-from aie_telemetry.catalogue import Kind
+from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.statsd import MIN_RATE, Dialect
 from aie_telemetry.statsd_encode import encode_series
+
+if TYPE_CHECKING:
+    from aie_telemetry.api import Event
 
 HELLO_PERIOD_S: Final = 10.0
 DROP_REASONS: Final = ("would_block", "budget", "no_receiver", "invalid")
 _CLOSE_WAIT_S: Final = 0.2
+_EVENT_WAIT_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
 _live: weakref.WeakSet[Emitter] = weakref.WeakSet()
+
+
+class Collector(Protocol):
+    """What has values that are cheaper to work out once a flush than whenever they change."""
+
+    def collect(self) -> None:
+        """A flush begins, on whichever thread: set gauges now."""
+
+    def forget(self) -> None:
+        """This is a forked child: what the parent was at is not the child's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,8 @@ class Emitter:
         self._counters: dict[Frame, Counter] = {}
         self._gauges: dict[Frame, Gauge] = {}
         self._histograms: dict[tuple[Frame, float], Histogram] = {}
+        self._collectors: list[Collector] = []
+        self._complaints: set[str] = set()
         self._turn = 0
         self._closed = False
         self._failure: str | None = None
@@ -141,16 +158,65 @@ class Emitter:
             raise ValueError(f"rate {rate!r} of {name} is outside [{MIN_RATE:g}, 1]")
         frame = frame_of(name, Kind.HISTOGRAM, labels, self._tags, self._dialect)
         kind = SilentHistogram if self._transport is None else Histogram
+        least = -sys.float_info.max if _may_be_negative(name) else 0.0
         with self._making:
             if (frame, rate) not in self._histograms:
-                self._histograms[frame, rate] = kind(frame, self, rate, self._rng.random)
+                self._histograms[frame, rate] = kind(frame, self, rate, self._rng.random, least)
             return self._histograms[frame, rate]
 
     def sampled(self, rate: float) -> bool:
         """One roll of the dice, for callers that decide once for several values and then `record` them."""
         return self._rng.random() < rate
 
+    def at_flush(self, collector: Collector) -> None:
+        """Calls `collector.collect()` at the beginning of every flush. Does nothing for an emitter that is off."""
+        if self._transport is not None:
+            self._collectors.append(collector)
+
+    def failed(self, what: str, error: BaseException, count: int = 1) -> None:
+        """A hook broke within: counts it as invalid and logs it, once for each `what`. For hooks; never raises."""
+        self.drop("invalid", count)
+        if what not in self._complaints:
+            self._complaints.add(what)
+            _log.error("%s failed, and the engine goes on without it; said once", what, exc_info=error)
+
     # Sending.
+
+    def event(self, event: Event) -> bool:
+        """Sends what just happened at once, in a packet of its own; whether the kernel took it. Never raises.
+
+        What cannot be said or sent now is dropped and counted: an event that comes late would be taken for one of later.
+        """
+        from aie_telemetry.events import encode_event  # here, because most engines never send one
+
+        transport, flushing = self._transport, self._flushing
+        if transport is None or self._closed:
+            return False
+        try:
+            line = encode_event(event)
+            if not flushing.acquire(timeout=_EVENT_WAIT_S):
+                self.drop("would_block", 1)
+                return False
+            try:
+                failure = self._send_event(transport, line)
+            finally:
+                flushing.release()
+        except Exception as error:  # noqa: BLE001 - what is being told of is trouble enough
+            self.failed(f"sending the event {event!r:.80}", error)
+            return False
+        if failure is not None:
+            self.drop(failure, 1)
+        return failure is None
+
+    def _send_event(self, transport: Transport, line: bytes) -> str | None:
+        now_s = self._clock()
+        if not transport.ready(now_s, may_resolve=False):
+            return "no_receiver"
+        failure = self._greet(transport, now_s) if transport.generation != self._greeted_generation else None
+        failure = failure or self._send(transport, line)
+        if failure is None:
+            self._values_sent += 1
+        return failure
 
     def flush(self) -> None:
         """Sends what came together. Costs nothing when another thread is at it: that one, or the next, sends it."""
@@ -188,6 +254,8 @@ class Emitter:
         if transport is None or self._closed or not flushing.acquire(timeout=wait_s):
             return
         try:
+            for collector in self._collectors:
+                collector.collect()
             self._failure = self._send_all(transport, may_resolve=may_resolve)
             if self._failure == "no_receiver":
                 for histogram in list(self._histograms.values()):
@@ -261,6 +329,13 @@ class Emitter:
             self._transport.forget()
         for series in chain(self._counters.values(), self._gauges.values(), self._histograms.values()):
             series.forget()
+        for collector in self._collectors:
+            collector.forget()
+
+
+def _may_be_negative(name: str) -> bool:
+    metric = CATALOGUE.get(name)
+    return metric is not None and bool(metric.buckets) and metric.buckets[0] < 0.0
 
 
 def _after_fork_in_child() -> None:

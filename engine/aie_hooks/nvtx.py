@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 DOMAIN: Final = "aie"
+
+_log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -45,18 +48,30 @@ class Range:
 class _MarkedRange(Range):
     """Pushes and pops a range of the domain, on the thread that enters."""
 
-    __slots__ = ("_attributes", "_pop", "_push")
+    __slots__ = ("_attributes", "_failed", "_pop", "_push")
 
     def __init__(self, domain: Any, name: str) -> None:
         self._attributes = domain.get_event_attributes(message=name)
         self._push = domain.push_range
         self._pop = domain.pop_range
+        self._failed = False
 
     def __enter__(self) -> None:
-        self._push(self._attributes)
+        try:
+            self._push(self._attributes)
+        except Exception as error:  # noqa: BLE001 - a profiler's trouble is not the engine's, and it is logged
+            self._complain(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._pop()
+        try:
+            self._pop()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.error("an NVTX range could not be marked; said once a range", exc_info=error)
 
     def _around(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -73,8 +88,12 @@ _NOTHING: Final = Range()
 @functools.lru_cache(maxsize=1024)
 def annotate(name: str) -> Range:
     """The range `name`: a context manager, and a decorator of plain functions. Names should be few and fixed."""
-    domain = _domain()
-    return _NOTHING if domain is None else _MarkedRange(domain, name)
+    try:
+        domain = _domain()
+        return _NOTHING if domain is None else _MarkedRange(domain, name)
+    except Exception as error:  # noqa: BLE001 - as above
+        _log.error("no NVTX range %r: it does nothing", name, exc_info=error)
+        return _NOTHING
 
 
 @functools.cache

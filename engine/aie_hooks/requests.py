@@ -1,65 +1,177 @@
-"""The life of a request, as an engine tells it: entered, admitted, first token, tokens, end.
+"""The life of a request, as an engine tells it: entered, tokenised, queued, admitted, first token, tokens, end.
 
     hooks = RequestHooks(emitter, model="m")
-    request = hooks.enter()            # it arrived
-    request.admitted()                 # it has a place in the batch
+    request = hooks.enter()            # it arrived; enter(headers) continues the caller's trace
+    request.tokenized(17)              # its prompt has 17 tokens
+    request.queued()                   # it waits for a place in the batch
+    request.admitted()                 # it has one
     request.token()                    # once per token, or token(n) for n of them at once
     request.end("ok")                  # or error, cancelled, timeout, rejected
 
-Counters are exact. Latencies are those of a sample of the requests: chosen at arrival, so that all values of one belong together.
+Counters and the numbers of requests running and waiting are exact. Latencies are those of a sample of the requests: chosen at
+arrival, so that all values of one belong together. Leave out what your engine does not have: `tokenized` and `queued`, above all.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aie_hooks.emitter import Emitter
+from aie_hooks.tracing import NO_TRACER, Stages, Trace, Tracer
 from aie_telemetry.catalogue import OUTCOMES
 
 
 class RequestHooks:
     """For one engine and model; make one at start and call `enter` for each request."""
 
-    def __init__(self, emitter: Emitter, *, model: str, rate: float = 0.1, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`rate` is the share of requests whose latencies are sent. `clock` gives seconds. Raises ValueError as handles do."""
+    def __init__(
+        self,
+        emitter: Emitter,
+        *,
+        model: str,
+        rate: float = 0.1,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`rate` is the share of requests whose latencies are sent. `tracer`, from `aie_hooks.span_tracer`, makes spans of the
+        same requests, and of those that a caller traces. `clock` gives seconds, `wall_clock` seconds since the epoch. Raises
+        ValueError as handles do."""
         self.clock = clock
+        self.emitter = emitter
         self.received = emitter.counter("aie_engine_requests_received_total", model=model)
         self.ended = {outcome: emitter.counter("aie_engine_requests_total", model=model, outcome=outcome) for outcome in OUTCOMES}
         self.tokens = emitter.counter("aie_engine_generation_tokens_total", model=model)
+        self.prompt_tokens = emitter.counter("aie_engine_prompt_tokens_total", model=model)
         self.time_to_first_token = emitter.histogram("aie_engine_time_to_first_token_seconds", rate, model=model)
         self.inter_token = emitter.histogram("aie_engine_inter_token_seconds", rate, model=model)
         self.queue = emitter.histogram("aie_engine_queue_seconds", rate, model=model)
         self.duration = emitter.histogram("aie_engine_request_duration_seconds", rate, model=model)
+        self.tokenize = emitter.histogram("aie_engine_tokenize_seconds", rate, model=model)
+        self.prefill = emitter.histogram("aie_engine_prefill_seconds", rate, model=model)
+        self.decode = emitter.histogram("aie_engine_decode_seconds", rate, model=model)
+        self.per_output_token = emitter.histogram("aie_engine_time_per_output_token_seconds", rate, model=model)
+        self.prompt_length = emitter.histogram("aie_engine_request_prompt_tokens", rate, model=model)
+        self.generation_length = emitter.histogram("aie_engine_request_generation_tokens", rate, model=model)
+        self.tracer: Tracer = NO_TRACER if tracer is None else tracer
+        self._running = emitter.gauge("aie_engine_requests_running", model=model)
+        self._waiting = emitter.gauge("aie_engine_requests_waiting", model=model)
+        self._last_token = emitter.gauge("aie_engine_last_token_timestamp_seconds", model=model)
+        self._wall_clock = wall_clock
         self._rate = rate
-        self._emitter = emitter
+        self._lock = threading.Lock()
+        self._now_waiting = self._now_running = 0
+        self._tokens_then = 0.0
+        self.moved(waiting=0, running=0)
+        emitter.at_flush(self)
 
-    def enter(self) -> RequestHook:
-        """A request arrived."""
+    def enter(self, headers: Mapping[str, str] | None = None, *, operation: str | None = None) -> RequestHook:
+        """A request arrived. `headers` are its HTTP headers, of which `traceparent` and `tracestate` are read; `operation` is what
+        it asks for by OpenTelemetry's names ("chat", "text_completion"), where that differs from the tracer's."""
         self.received.add()
-        return RequestHook(self, sampled=self._emitter.sampled(self._rate))
+        self.moved(waiting=1, running=0)
+        sampled = self.emitter.sampled(self._rate)
+        return RequestHook(self, self._trace(headers, operation, sampled=sampled), sampled=sampled)
+
+    def _trace(self, headers: Mapping[str, str] | None, operation: str | None, *, sampled: bool) -> Trace | None:
+        try:
+            return self.tracer.begin(headers, operation, sampled=sampled)
+        except Exception as error:  # noqa: BLE001 - a tracer of the caller's, or headers of a stranger's
+            self.emitter.failed("the tracer, at a request's arrival,", error)
+            return None
+
+    def moved(self, *, waiting: int, running: int) -> None:
+        """So many more requests wait and run. For `RequestHook`."""
+        with self._lock:
+            # Requests that a forked child ends for its parent were never counted in the child.
+            self._now_waiting = max(0, self._now_waiting + waiting)
+            self._now_running = max(0, self._now_running + running)
+            self._waiting.set(self._now_waiting)
+            self._running.set(self._now_running)
+
+    def collect(self) -> None:
+        """At each flush: a token came out at most one flush interval ago, if any did since the flush before."""
+        total = self.tokens.total
+        if total != self._tokens_then:
+            self._tokens_then = total
+            self._last_token.set(self._wall_clock())
+
+    def forget(self) -> None:
+        """In a forked child: no request is here, of which it says nothing before it has one."""
+        self._lock = threading.Lock()
+        self._now_waiting = self._now_running = 0
+        self._tokens_then = 0.0
 
 
 class RequestHook:
     """One request. To be called by one thread at a time; calls after the end do nothing."""
 
-    __slots__ = ("_admitted", "_ended", "_entered_s", "_hooks", "_last_token_s", "_sampled")
+    __slots__ = (
+        "_admitted_s",
+        "_ended",
+        "_entered_s",
+        "_first_token_s",
+        "_generated",
+        "_hooks",
+        "_last_token_s",
+        "_prompt_due",
+        "_prompt_tokens",
+        "_queued_s",
+        "_running",
+        "_sampled",
+        "_tokenized_s",
+        "_trace",
+        "_watched",
+    )
 
-    def __init__(self, hooks: RequestHooks, *, sampled: bool) -> None:
+    def __init__(self, hooks: RequestHooks, trace: Trace | None, *, sampled: bool) -> None:
         self._hooks = hooks
+        self._trace = trace
         self._sampled = sampled
-        self._admitted = False
+        # Its times are wanted: for histograms, for a span, or for both.
+        self._watched = sampled or trace is not None
+        self._running = False
         self._ended = False
-        self._entered_s = hooks.clock() if sampled else 0.0
-        self._last_token_s: float | None = None
+        self._prompt_due = 0
+        if self._watched:
+            self._entered_s = hooks.clock()
+            self._generated = 0
+            self._prompt_tokens: int | None = None
+            self._tokenized_s: float | None = None
+            self._queued_s: float | None = None
+            self._admitted_s: float | None = None
+            self._first_token_s: float | None = None
+            self._last_token_s: float | None = None
+
+    def tokenized(self, prompt_tokens: int) -> None:
+        """The prompt is token ids now, so many. They are counted as computed when the first token comes out."""
+        if self._ended:
+            return
+        self._prompt_due = prompt_tokens
+        if self._watched:
+            self._prompt_tokens = prompt_tokens
+            self._tokenized_s = self._hooks.clock()
+            if self._sampled:
+                self._hooks.tokenize.record(self._tokenized_s - self._entered_s)
+                self._hooks.prompt_length.record(prompt_tokens)
+
+    def queued(self) -> None:
+        """The request waits for a place in the batch. An event of the span, and nothing else: waiting counts from arrival."""
+        if self._watched and not self._ended:
+            self._queued_s = self._hooks.clock()
 
     def admitted(self) -> None:
         """The request has a place in the batch. Only the first call counts: who is preempted does not arrive again."""
-        if self._admitted or self._ended:
+        if self._running or self._ended:
             return
-        self._admitted = True
-        if self._sampled:
-            self._hooks.queue.record(self._hooks.clock() - self._entered_s)
+        self._running = True
+        self._hooks.moved(waiting=-1, running=1)
+        if self._watched:
+            self._admitted_s = self._hooks.clock()
+            if self._sampled:
+                self._hooks.queue.record(self._admitted_s - self._entered_s)
 
     def token(self, n: int = 1) -> None:
         """`n` tokens came out at once, at least one. Time since the tokens before is shared among them."""
@@ -67,22 +179,71 @@ class RequestHook:
             return
         hooks = self._hooks
         hooks.tokens.add(n)
-        if not self._sampled or n < 1:
+        if self._prompt_due and n > 0:
+            hooks.prompt_tokens.add(self._prompt_due)
+            self._prompt_due = 0
+        if not self._watched or n < 1:
             return
         now_s = hooks.clock()
+        self._generated += n
         if self._last_token_s is None:
-            hooks.time_to_first_token.record(now_s - self._entered_s)
-        else:
+            self._first_token(now_s)
+        elif self._sampled:
             hooks.inter_token.record((now_s - self._last_token_s) / n, n)
         self._last_token_s = now_s
 
-    def end(self, outcome: str) -> None:
-        """The request ended; a second end is ignored. Raises ValueError for what is none of `aie_telemetry.catalogue.OUTCOMES`."""
-        if outcome not in self._hooks.ended:
+    def _first_token(self, now_s: float) -> None:
+        self._first_token_s = now_s
+        if self._sampled:
+            self._hooks.time_to_first_token.record(now_s - self._entered_s)
+            if self._admitted_s is not None:
+                self._hooks.prefill.record(now_s - self._admitted_s)
+
+    def end(self, outcome: str, *, finish_reason: str | None = None, error_type: str | None = None) -> None:
+        """The request ended; a second end is ignored. Raises ValueError for what is none of `aie_telemetry.catalogue.OUTCOMES`.
+
+        For the span: why it stopped ("stop", "length"), and the class of the error where `outcome` does not say enough.
+        """
+        hooks = self._hooks
+        if outcome not in hooks.ended:
             raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
         if self._ended:
             return
         self._ended = True
-        self._hooks.ended[outcome].add()
-        if self._sampled and self._admitted:
-            self._hooks.duration.record(self._hooks.clock() - self._entered_s)
+        hooks.ended[outcome].add()
+        hooks.moved(waiting=0 if self._running else -1, running=-1 if self._running else 0)
+        if not self._watched:
+            return
+        now_s = hooks.clock()
+        if self._sampled:
+            self._record_whole(now_s)
+        if self._trace is not None:
+            try:
+                self._trace.end(self._stages(now_s), outcome, finish_reason, error_type)
+            except Exception as error:  # noqa: BLE001 - an exporter's trouble is not the engine's, and it is logged
+                hooks.emitter.failed("making the span of a request", error)
+
+    def _record_whole(self, now_s: float) -> None:
+        hooks = self._hooks
+        if self._running:
+            hooks.duration.record(now_s - self._entered_s)
+        if self._first_token_s is None or self._last_token_s is None:
+            return
+        hooks.generation_length.record(self._generated)
+        if self._generated > 1:
+            decode_s = self._last_token_s - self._first_token_s
+            hooks.decode.record(decode_s)
+            hooks.per_output_token.record(decode_s / (self._generated - 1))
+
+    def _stages(self, now_s: float) -> Stages:
+        return Stages(
+            received_s=self._entered_s,
+            tokenized_s=self._tokenized_s,
+            queued_s=self._queued_s,
+            prefill_s=self._admitted_s,
+            first_token_s=self._first_token_s,
+            done_s=now_s,
+            now_s=self._hooks.clock(),
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated,
+        )

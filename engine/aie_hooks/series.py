@@ -182,9 +182,10 @@ class Gauge(Series):
 class Histogram(Series):
     """A distribution. Values are sent one by one with the sample rate, which the receiver turns into a weight."""
 
-    __slots__ = ("_per_line", "_random", "_rate", "_separator", "_suffix", "_values")
+    __slots__ = ("_least", "_per_line", "_random", "_rate", "_separator", "_suffix", "_values")
 
-    def __init__(self, frame: Frame, owner: Owner, rate: float, random: Callable[[], float]) -> None:
+    def __init__(self, frame: Frame, owner: Owner, rate: float, random: Callable[[], float], least: float = 0.0) -> None:
+        """`least` is the least number that is an observation of this metric; most measure what cannot be negative."""
         kind = b"|h" if rate == 1.0 else b"|h|@" + _exact(rate)
         # DogStatsD's dialect packs values before one type (a:1:2|h), Telegraf's repeats the type (a:1|h:2|h).
         self._separator, self._suffix = (b":", kind + frame.tail) if frame.dialect == "datadog" else (kind + b":", kind)
@@ -193,17 +194,18 @@ class Histogram(Series):
         self._per_line = max(1, min(_VALUES_PER_LINE, (frame.room - len(kind)) // value_bytes))
         self._rate = rate
         self._random = random
+        self._least = least
         self._values: deque[float] = deque()
 
     def observe(self, value: float) -> None:
-        """Records `value`, not negative, in the metric's unit: at this handle's rate."""
+        """Records `value` in the metric's unit, at this handle's rate. Not negative, unless the metric's buckets begin below 0."""
         if self._random() < self._rate:
             self.record(value)
 
     def record(self, value: float, count: int = 1) -> None:
         """Records `count` equal observations without rolling dice: the caller has decided, at this handle's rate."""
         number = _number(value)
-        if not 0.0 <= number < math.inf:
+        if not self._least <= number < math.inf:
             self._owner.drop("invalid", count)
             return
         number += 0.0  # a negative zero would be sent with its sign, which StatsD refuses

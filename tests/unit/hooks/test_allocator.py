@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hook_receivers import UnixReceiver, levels, manual_emitter
+from hook_receivers import UnixReceiver, levels, manual_emitter, totals
 
 from aie_hooks import AllocatorHook, AllocatorStats, torch_cuda_stats
 
@@ -61,6 +61,53 @@ def test_torchs_own_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, memory_stats=lambda device: numbers if device else {})
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert torch_cuda_stats(1) == AllocatorStats("cuda1", 10, 20)
-    assert torch_cuda_stats(0) == AllocatorStats("cuda0", 0, 0)
+    assert torch_cuda_stats(0) == AllocatorStats("cuda0", 0, 0, inactive_split_bytes=0, retries=0, ooms=0)
     with pytest.raises(RuntimeError, match="2 CUDA devices, none with index 2"):
         torch_cuda_stats(2)
+
+
+def test_what_is_not_known_is_not_sent(receiver: UnixReceiver, socket_path: Path) -> None:
+    emitter = manual_emitter(f"unix://{socket_path}")
+    AllocatorHook(emitter, lambda: AllocatorStats("cuda0", 1, 2)).report()
+    emitter.flush()
+    names = {name for (name, tags) in levels(receiver.samples()) if "device" in dict(tags)}
+    assert names == {"aie_engine_allocator_allocated_bytes", "aie_engine_allocator_reserved_bytes"}
+
+
+def test_everything_that_is_known_is_sent(receiver: UnixReceiver, socket_path: Path) -> None:
+    emitter = manual_emitter(f"unix://{socket_path}")
+    hook = AllocatorHook(emitter, lambda: AllocatorStats("cuda0", 1, 2, 3, 4, 5, 6, 7, 8))
+    hook.report()
+    hook.report()
+    emitter.flush()
+    samples = receiver.samples()
+    values = {name: value for (name, tags), value in (levels(samples) | totals(samples)).items() if "device" in dict(tags)}
+    assert values == {
+        f"aie_engine_allocator_{name}": float(value)
+        for value, name in enumerate(
+            (
+                "allocated_bytes",
+                "reserved_bytes",
+                "inactive_split_bytes",
+                "private_pool_bytes",
+                "pinned_bytes",
+                "largest_free_bytes",
+                "retries_total",
+                "ooms_total",
+            ),
+            start=1,
+        )
+    }
+
+
+def test_counters_follow_torchs_and_survive_its_reset(receiver: UnixReceiver, socket_path: Path) -> None:
+    emitter = manual_emitter(f"unix://{socket_path}")
+    counts = iter([3, 5, 5, 0, 2, 9])
+    hook = AllocatorHook(emitter, lambda: AllocatorStats("cuda0", 1, 2, ooms=next(counts)))
+    seen = []
+    for _ in range(6):
+        hook.report()
+        emitter.flush()
+        seen.append(sum(value for (name, _), value in totals(receiver.samples()).items() if name.endswith("ooms_total")))
+    assert sum(seen) == 3 + 2 + 2 + 7
+    assert min(seen) == 0

@@ -89,3 +89,32 @@ def test_when_nobody_looks_one_object_does_nothing_for_all(monkeypatch: pytest.M
     def function() -> None: ...
 
     assert annotate("a")(function) is function
+
+
+class _Broken(_Domain):
+    def push_range(self, attributes: str) -> None:
+        raise RuntimeError("the tool is gone")
+
+    def pop_range(self) -> None:
+        raise RuntimeError("the tool is gone")
+
+
+def test_a_profiler_that_fails_does_not_reach_the_engine(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(get_domain=lambda name: _Broken()))
+    for _ in range(3):
+        with annotate("step"):
+            pass
+    with pytest.raises(KeyError), annotate("step"):
+        raise KeyError
+    assert len(caplog.records) == 1
+    assert "the tool is gone" in caplog.text
+
+
+def test_a_package_that_fails_does_not_reach_the_engine(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(name: str) -> None:
+        raise OSError("no injection library")
+
+    monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(get_domain=broken))
+    with annotate("step"):
+        pass
+    assert "no injection library" in caplog.text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
-from hook_receivers import Clock, UnixReceiver, manual_emitter, observations, total, totals
+from hook_receivers import Clock, UnixReceiver, levels, manual_emitter, observations, total, totals
 
 from aie_hooks import RequestHooks
 from aie_telemetry.catalogue import OUTCOMES
@@ -16,6 +18,17 @@ TTFT = "aie_engine_time_to_first_token_seconds"
 ITL = "aie_engine_inter_token_seconds"
 QUEUE = "aie_engine_queue_seconds"
 DURATION = "aie_engine_request_duration_seconds"
+STAGES = (
+    "tokenize_seconds",
+    "queue_seconds",
+    "time_to_first_token_seconds",
+    "prefill_seconds",
+    "decode_seconds",
+    "time_per_output_token_seconds",
+    "request_duration_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+)
 
 
 class _Engine:
@@ -122,3 +135,145 @@ def test_all_values_of_a_request_are_sampled_or_none(receiver: UnixReceiver, soc
     assert total(samples, "aie_engine_requests_received_total") == 200
     assert total(samples, "aie_engine_requests_total") == 200
     assert total(samples, "aie_engine_generation_tokens_total") == 400
+
+
+def _gauges(samples: list[Sample]) -> dict[str, float]:
+    return {name.removeprefix("aie_engine_"): value for (name, _), value in levels(samples).items()}
+
+
+def test_stages_of_a_sampled_request(engine: _Engine) -> None:
+    request = engine.hooks.enter()
+    for wait_s, step in (
+        (0.25, lambda: request.tokenized(17)),
+        (0.25, request.queued),
+        (0.5, request.admitted),
+        (2.0, request.token),
+        (0.5, lambda: request.token(2)),
+        (0.25, request.token),
+        (0.125, lambda: request.end("ok")),
+    ):
+        engine.clock.now_s += wait_s
+        step()
+    samples = engine.samples()
+    stages = {name: observations(samples, f"aie_engine_{name}") for name in STAGES}
+    assert stages == {
+        "tokenize_seconds": [0.25],
+        "queue_seconds": [1.0],
+        "time_to_first_token_seconds": [3.0],
+        "prefill_seconds": [2.0],
+        "decode_seconds": [0.75],
+        "time_per_output_token_seconds": [0.25],
+        "request_duration_seconds": [3.875],
+        "request_prompt_tokens": [17.0],
+        "request_generation_tokens": [4.0],
+    }
+    assert total(samples, "aie_engine_prompt_tokens_total") == 17
+
+
+def test_one_token_has_no_time_between_tokens(engine: _Engine) -> None:
+    request = engine.hooks.enter()
+    request.token()
+    request.end("ok")
+    samples = engine.samples()
+    assert observations(samples, "aie_engine_request_generation_tokens") == [1.0]
+    assert observations(samples, "aie_engine_decode_seconds") == []
+    assert observations(samples, "aie_engine_time_per_output_token_seconds") == []
+    # It was never admitted, so nobody knows how long its prefill took.
+    assert observations(samples, "aie_engine_prefill_seconds") == []
+
+
+def test_prompt_tokens_count_when_they_are_computed(receiver: UnixReceiver, socket_path: Path) -> None:
+    engine = _Engine(receiver, socket_path, 1e-6)
+    cancelled, served = engine.hooks.enter(), engine.hooks.enter()
+    cancelled.tokenized(1000)
+    served.tokenized(10)
+    cancelled.end("cancelled")
+    for _ in range(3):
+        served.token()
+    assert total(engine.samples(), "aie_engine_prompt_tokens_total") == 10
+
+
+def test_running_and_waiting_follow_every_request(receiver: UnixReceiver, socket_path: Path) -> None:
+    engine = _Engine(receiver, socket_path, 1e-6)
+    seen = []
+    first, second, third = (engine.hooks.enter() for _ in range(3))
+    for step in (
+        lambda: None,
+        first.admitted,
+        first.admitted,
+        second.admitted,
+        lambda: third.end("rejected"),
+        lambda: first.end("ok"),
+        lambda: first.end("ok"),
+        first.admitted,
+        lambda: second.end("error"),
+    ):
+        step()
+        engine.emitter.flush()
+        gauges = _gauges(receiver.samples())
+        seen.append((gauges.get("requests_waiting", seen[-1][0] if seen else None), gauges.get("requests_running", 0.0)))
+    assert [waiting for waiting, _ in seen] == [3, 2, 2, 1, 0, 0, 0, 0, 0]
+    assert [running for _, running in seen if running] == [1, 2, 2, 1]
+
+
+def test_an_idle_engine_says_that_nothing_runs(engine: _Engine) -> None:
+    gauges = _gauges(engine.samples())
+    assert (gauges["requests_running"], gauges["requests_waiting"]) == (0.0, 0.0)
+
+
+def test_the_time_of_the_last_token_is_that_of_the_flush_after_it(receiver: UnixReceiver, socket_path: Path) -> None:
+    wall = Clock()
+    emitter = manual_emitter(f"unix://{socket_path}")
+    request = RequestHooks(emitter, model="m", rate=1e-6, wall_clock=wall).enter()
+    seen = []
+    for tokens in (0, 2, 0, 1):
+        if tokens:
+            request.token(tokens)
+        wall.now_s += 1.0
+        emitter.flush()
+        seen.append(_gauges(receiver.samples()).get("last_token_timestamp_seconds"))
+    assert seen == [None, 1002.0, None, 1004.0]
+
+
+def test_a_forked_child_counts_its_own_requests(receiver: UnixReceiver, socket_path: Path) -> None:
+    engine = _Engine(receiver, socket_path, 1e-6)
+    inherited = engine.hooks.enter()
+    engine.samples()
+    child = os.fork()
+    if not child:
+        try:
+            inherited.end("ok")
+            own = engine.hooks.enter()
+            own.admitted()
+            engine.emitter.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    gauges = _gauges(receiver.samples())
+    assert (gauges["requests_running"], gauges["requests_waiting"]) == (1.0, 0.0)
+    engine.hooks.enter()
+    assert _gauges(engine.samples())["requests_waiting"] == 2.0
+
+
+def test_requests_of_many_threads_add_up(receiver: UnixReceiver, socket_path: Path) -> None:
+    engine = _Engine(receiver, socket_path, 0.5)
+    per_thread = 300
+
+    def serve() -> None:
+        for number in range(per_thread):
+            request = engine.hooks.enter()
+            request.tokenized(3)
+            request.admitted()
+            request.token()
+            request.end("ok" if number % 2 else "error")
+
+    threads = [threading.Thread(target=serve) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    samples = engine.samples()
+    assert total(samples, "aie_engine_requests_received_total") == 4 * per_thread
+    assert total(samples, "aie_engine_prompt_tokens_total") == 12 * per_thread
+    assert _gauges(samples)["requests_running"] == 0.0
+    assert _gauges(samples)["requests_waiting"] == 0.0
