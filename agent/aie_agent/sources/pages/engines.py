@@ -236,7 +236,7 @@ _TRTLLM: Final = EngineMap(
         _same("prefix_cache_hits_total", "trtllm_prompt_cached_tokens"),
     ),
     info=(Info("trtllm_model_config_info", (("dtype", "dtype"),)),),
-    hit_rates=(HitRate("trtllm_kv_cache_hit_rate", ("trtllm_kv_cache_reused_blocks",)),),
+    hit_rates=(HitRate("trtllm_kv_cache_hit_rate", ("trtllm_kv_cache_reused_blocks", "trtllm_kv_cache_missed_blocks")),),
 )
 
 _LLAMA_CPP: Final = EngineMap(

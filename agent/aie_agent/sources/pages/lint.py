@@ -107,11 +107,12 @@ _MEANT: Final = {engine.kind: _kinds_of(engine) for engine in ENGINES}
 
 
 def _hit_rates(facts: _Facts) -> Iterator[LintFinding]:
-    """sglang#26608, LMCache#1260: a hit rate that each batch overwrites says nothing of mixed traffic."""
+    """sglang#26608, LMCache#1260: a hit rate that each batch overwrites says nothing of mixed traffic. A rate of 0 is passed over:
+    the counters may appear with the first hit."""
     for rate in facts.engine.hit_rates if facts.engine is not None else ():
         known = facts.names | facts.page.kinds.keys()
         has_counters = any(family in known or f"{family}_total" in known for family in rate.counters)
-        if rate.gauge in facts.names and not has_counters:
+        if not has_counters and any(sample.value > 0 for sample in facts.page.samples if sample.name == rate.gauge):
             yield LintFinding(
                 "gauge_for_counter", rate.gauge, "a hit rate without counters of queries and hits: of one batch, not of a window"
             )
