@@ -24,24 +24,30 @@ CAUSE: Final = "engine_hung"
 RUNNING: Final = "aie_engine_requests_running"
 TOKENS: Final = "aie_engine_generation_tokens_total"
 
-SIGNS: Final = (
-    TOKENS,
-    "aie_engine_prompt_tokens_total",
+_STEPWISE: Final = (
     "aie_engine_step_seconds",
     "aie_engine_step_tokens",
     "aie_engine_step_batch_size",
     "aie_engine_inter_token_seconds",
-    "aie_engine_time_to_first_token_seconds",
-    "aie_engine_queue_seconds",
+    "aie_engine_kv_usage_ratio",
+    "aie_engine_kv_used_tokens",
     "aie_engine_kv_written_tokens",
     "aie_engine_last_token_timestamp_seconds",
+)
+SIGNS: Final = (
+    TOKENS,
+    "aie_engine_prompt_tokens_total",
+    *_STEPWISE,
+    "aie_engine_time_to_first_token_seconds",
+    "aie_engine_queue_seconds",
 )
 """What only an engine that computes can move. Of the requests that end, those with an outcome in `_DONE` count too: clients leave
 and deadlines pass in an engine that hangs. Engines differ in what they have: some (vLLM) count a prompt only when all of it is
 computed, and their steps all along."""
 
-COUNT_AT_THE_END: Final = frozenset({"llama.cpp", "tgi", "triton"})
-"""Kinds of engines whose counters move only when a request ends: a long answer looks like a hang. Only their pages are judged."""
+COUNT_AT_THE_END: Final = frozenset({"llama.cpp", "tgi", "tensorrt-llm", "triton"})
+"""Kinds of engines that count tokens only when a request ends, so that a long answer looks like a hang. Such an engine is judged
+only where its page also has something that moves with every step, and else only by whether its page answers."""
 
 _DONE: Final = ("ok", "error")
 _NOT_SEEN: Final = (
@@ -91,7 +97,7 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled 
     running = [series for series in store.scalars(RUNNING, engine=engine) if series.valid_until_s >= fresh_s]
     busy = [series for series in running if _runs_since(series, start_s)]
     tokens = store.scalars(TOKENS, engine=engine)
-    if not busy or not any(_first_s(series) <= start_s for series in tokens) or _kinds(view, engine) & COUNT_AT_THE_END:
+    if not busy or not any(_first_s(series) <= start_s for series in tokens) or not _counts_as_it_goes(view, engine):
         return None
     signs = list(_signs(view, engine))
     if any(_moved(series, start_s) for series in signs):
@@ -110,8 +116,12 @@ def _signs(view: View, engine: str) -> Iterator[AnySeries]:
         yield from view.store.scalars("aie_engine_requests_total", engine=engine, outcome=outcome)
 
 
-def _kinds(view: View, engine: str) -> set[str]:
-    return {dict(series.tags).get("kind", "") for series in view.store.scalars("aie_engine_info", engine=engine)}
+def _counts_as_it_goes(view: View, engine: str) -> bool:
+    kinds = {dict(series.tags).get("kind") for series in view.store.scalars("aie_engine_info", engine=engine)}
+    if not kinds & COUNT_AT_THE_END:
+        return True
+    store = view.store
+    return any(store.scalars(name, engine=engine) or store.histograms(name, engine=engine) for name in _STEPWISE)
 
 
 def _states(series: AnySeries, start_s: float) -> Iterable[tuple[float, object]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,16 @@ import msgspec
 
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
+from aie_agent.sources.discovery import Scanner
 from aie_agent.sources.listeners import tgids_listening_at
 from aie_ebpf import prerequisites
 from aie_telemetry import api
 
 # As the agent itself connects: never through a proxy that the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+_TGIDS_SHOWN = 4
 
 
 class Row(NamedTuple):
@@ -56,9 +59,16 @@ def _rows(config: Config) -> Iterator[Row]:
     yield from (_statsd_of(agent) if agent is not None else _statsd(config))
     yield from _host()
     if not config.engines:
-        yield Row("engines", True, False, "none configured: hooks announce theirs; for others --engine NAME=URL or [[engines]]")
+        yield Row(
+            "engines",
+            True,
+            False,
+            "none configured: hooks announce theirs, known ones are found; for others --engine NAME=URL or [[engines]]",
+        )
     for engine in config.engines:
         yield from _engine(engine, config.sources.scrape_timeout)
+    if config.discovery.enabled:
+        yield from _discovered()
     for item in prerequisites.check():
         yield Row(f"eBPF: {item.name}", item.met, False, f"{item.found} (this version attaches no probes)", item.remedy)
     yield _gpu()
@@ -158,19 +168,28 @@ def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
     if engine.metrics_url is None:
         return
     what = f"engine {engine.name}"
-    try:
-        with _OPENER.open(engine.metrics_url, timeout=timeout_s) as answer:
-            page = answer.read(1 << 20).decode(errors="replace")
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        reason = getattr(error, "reason", error)
-        yield Row(f"{what}: page", False, True, f"{engine.metrics_url}: {reason}", "start the engine, or correct metrics_url")
+    from aie_agent.commands.check_page import check_page  # only for this the HTTP client is needed, which takes long to load
+
+    page = check_page(engine.name, engine.metrics_url, timeout_s)
+    if page.problem is not None:
+        yield Row(f"{what}: page", False, True, page.problem, "start the engine, or correct metrics_url")
         return
-    families = sum(line.startswith("# TYPE aie_engine_") for line in page.splitlines())
-    found = f"{families} families of aie_engine_* at {engine.metrics_url}"
-    yield Row(f"{what}: page", families > 0, True, found, "this version reads the pages of aie-engine only")
+    refused = f"; samples not taken: {', '.join(page.refused)}" if page.refused else ""
+    yield Row(f"{what}: page", True, True, f"{page.kind}: {page.metrics} metrics at {engine.metrics_url}{refused}")
+    for finding in page.lint:
+        yield Row(f"{what}: {finding.rule}", False, False, f"{finding.family}: {finding.text}")
     tgids = sorted(tgids_listening_at(engine.metrics_url.host, engine.metrics_url.port))
     found = f"joined by its socket: {', '.join(map(str, tgids))}" if tgids else "no process of ours listens there"
     yield Row(f"{what}: processes", bool(tgids), False, found, "run as root or as the engine's user, or use the hooks")
+
+
+def _discovered() -> Iterator[Row]:
+    """What the scan for known engines finds, whatever else names them."""
+    for found in Scanner().scan():
+        where = f"in container {found.container}, " if found.container else ""
+        tgids = ", ".join(map(str, found.tgids[:_TGIDS_SHOWN])) + ("" if len(found.tgids) <= _TGIDS_SHOWN else ", ...")
+        text = f"{found.kind}, {where}process {tgids}: {found.url or found.note}"
+        yield Row(f"found: {found.name}", found.url is not None, False, text)
 
 
 def _gpu() -> Row:

@@ -1,0 +1,253 @@
+"""When an engine hangs, and all that looks like it and is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from aie_agent.analysis.causes import ENGINE_CAUSES
+from aie_agent.analysis.findings import Limits, ProcessState, View, as_batch, find
+from aie_agent.analysis.hung import CAUSE, COUNT_AT_THE_END, SIGNS, engine_hung
+from aie_agent.samples import Batch, HistogramPoint, Point
+from aie_agent.store import Store
+from aie_telemetry.api import Finding
+from aie_telemetry.catalogue import CATALOGUE, Kind
+
+E = (("engine", "e"), ("model", "m"))
+LIMIT_S = 30.0
+
+
+class World:
+    """An engine whose page is read once a second, and what the agent knows of it besides."""
+
+    def __init__(self) -> None:
+        self.store = Store(max_series=1000, retention_s=300.0)
+        self.state = "up"
+        self.processes: list[ProcessState] = [ProcessState(10, "S", 0.0)]
+        self.unanswered_since_s: float | None = None
+        self.view = View(
+            store=self.store,
+            engines=["e"],
+            state=lambda _: self.state,
+            processes=lambda _: self.processes,
+            unanswered_since_s=lambda _: self.unanswered_since_s,
+            limits=Limits(LIMIT_S),
+        )
+
+    def feed(self, now_s: float, source: str = "scrape:e", **values: float) -> None:
+        points = []
+        for name, value in values.items():
+            metric = CATALOGUE[f"aie_engine_{name}"]
+            points.append(Point(metric.name, metric.kind, E, value))
+        self.store.apply(Batch(source, now_s, points))
+
+    def kind(self, kind: str) -> None:
+        self.store.apply(Batch("scrape:e", 1000.0, [Point("aie_engine_info", Kind.GAUGE, (*E, ("kind", kind)), 1.0)]))
+
+    def at(self, now_s: float) -> Finding | None:
+        return engine_hung(self.view, "e", now_s)
+
+
+def busy(world: World, begin: int, end: int, rate: float = 0.0, running: float = 1.0, first: float = 500.0) -> float:
+    """Seconds of a page with requests running and tokens rising by `rate` a second. Returns what the counter shows at the end."""
+    for second in range(begin, end):
+        world.feed(1000.0 + second, requests_running=running, generation_tokens_total=first + rate * (second - begin))
+    return first + rate * (end - 1 - begin)
+
+
+def test_requests_run_and_nothing_moves() -> None:
+    world = World()
+    stood = busy(world, 0, 20, rate=10.0, running=3.0)
+    busy(world, 20, 70, running=3.0, first=stood)
+    assert next(second for second in range(20, 70) if world.at(1000.0 + second)) == 20 + LIMIT_S - 1, "from the last move on"
+    finding = world.at(1069.0)
+    assert finding is not None
+    assert (finding.cause, finding.subject, finding.severity, finding.since_s) == (CAUSE, "e", "critical", 1019.0)
+    assert "3 requests run" in finding.summary
+    tokens, running, cores = finding.evidence
+    assert "690 for 50 s (limit 30 s)" in tokens.text
+    assert tokens.metric == "aie_engine_generation_tokens_total"
+    assert "3 requests ran" in running.text
+    assert "0.00 CPU cores" in cores.text
+    assert "py-spy dump --pid 10" in finding.advice
+    assert finding.not_visible
+    assert {evidence.metric for evidence in finding.evidence} <= CATALOGUE.keys()
+
+
+def test_it_goes_when_tokens_move_again() -> None:
+    world = World()
+    busy(world, 0, 60)
+    assert world.at(1059.0)
+    world.feed(1060.0, requests_running=1.0, generation_tokens_total=501.0)
+    assert world.at(1060.0) is None
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_any_sign_of_life_will_do(sign: str) -> None:
+    """A long prefill on a slow host: no token is generated, but something moves now and then."""
+    world = World()
+    metric = CATALOGUE[sign]
+    for second in range(120):
+        busy(world, second, second + 1)
+        moves = float(second // 25)
+        if metric.kind is Kind.HISTOGRAM:
+            point = HistogramPoint(sign, E, metric.buckets, (moves, *[0.0] * len(metric.buckets)), moves)
+            world.store.apply(Batch("scrape:e", 1000.0 + second, histograms=[point]))
+        else:
+            running = {"generation_tokens_total": moves} if sign.endswith("generation_tokens_total") else {sign[11:]: moves}
+            world.feed(1000.0 + second, **running)
+        assert world.at(1000.0 + second) is None, second
+
+
+class TestNull:
+    """What is normal, and stays silent."""
+
+    def test_idle(self) -> None:
+        world = World()
+        busy(world, 0, 300, running=0.0)
+        assert not any(world.at(1000.0 + second) for second in range(300))
+
+    def test_a_request_after_a_long_idle_time_has_its_whole_time(self) -> None:
+        world = World()
+        busy(world, 0, 200, running=0.0)
+        busy(world, 200, 229)
+        assert world.at(1228.0) is None
+
+    def test_a_long_queue_with_tokens_moving(self) -> None:
+        world = World()
+        for second in range(200):
+            world.feed(1000.0 + second, requests_waiting=500.0)
+            busy(world, second, second + 1, first=500.0 + second // 10)
+            assert world.at(1000.0 + second) is None
+
+    def test_a_restart_moves_the_counter_back(self) -> None:
+        world = World()
+        busy(world, 0, 25, first=500.0)
+        busy(world, 25, 50, first=0.0)
+        assert world.at(1049.0) is None
+
+    def test_a_counter_that_another_source_takes_over(self) -> None:
+        world = World()
+        for second in range(20):
+            world.feed(1000.0 + second, "statsd", requests_running=1.0, generation_tokens_total=0.0)
+        busy(world, 20, 45)
+        assert world.at(1044.0) is None
+
+    def test_a_gauge_that_is_old(self) -> None:
+        world = World()
+        busy(world, 0, 10)
+        assert world.at(1100.0) is None, "nobody knows whether requests run"
+
+    def test_an_agent_that_has_just_started(self) -> None:
+        world = World()
+        busy(world, 0, 29)
+        assert world.at(1028.0) is None
+
+    def test_scrape_gaps(self) -> None:
+        world = World()
+        tokens = 0.0
+        for second in range(200):
+            if second % 20 > 6:  # seven seconds of every twenty are missing
+                tokens += 1
+                world.feed(1000.0 + second, requests_running=2.0, generation_tokens_total=tokens)
+            assert world.at(1000.0 + second) is None
+
+    def test_a_load_spike(self) -> None:
+        world = World()
+        for second in range(120):
+            load = 200.0 if 40 < second < 60 else 1.0
+            world.feed(1000.0 + second, requests_running=load, generation_tokens_total=second * load // 20)
+            assert world.at(1000.0 + second) is None
+
+    def test_an_engine_without_token_counters(self) -> None:
+        world = World()
+        for second in range(100):
+            world.feed(1000.0 + second, requests_running=1.0)
+        assert world.at(1099.0) is None
+
+    @pytest.mark.parametrize("kind", sorted(COUNT_AT_THE_END))
+    def test_an_engine_that_counts_at_the_end_of_a_request(self, kind: str) -> None:
+        world = World()
+        world.kind(kind)
+        busy(world, 0, 100)
+        assert world.at(1099.0) is None
+        busy(world, 100, 140)
+        for second in (100, 139):
+            world.feed(1000.0 + second, kv_used_tokens=64.0)
+        assert world.at(1139.0), "something of it moves with every step, and does not"
+
+    def test_an_engine_that_is_down(self) -> None:
+        world = World()
+        busy(world, 0, 60)
+        world.state = "down"
+        assert world.at(1059.0) is None, "that is a problem of its own"
+
+    def test_a_page_that_answers_late_now_and_then(self) -> None:
+        world = World()
+        busy(world, 0, 60, rate=1.0)
+        world.unanswered_since_s = 1055.0
+        assert world.at(1059.0) is None
+
+    def test_a_page_of_an_engine_without_a_process_here(self) -> None:
+        world = World()
+        world.state = "unknown"
+        world.unanswered_since_s = 1000.0
+        assert world.at(1060.0) is None
+
+
+class TestSilentPage:
+    """A page that does not answer in time, while a process lives."""
+
+    def test_while_requests_ran(self) -> None:
+        world = World()
+        stood = busy(world, 0, 10, rate=5.0, running=2.0)
+        world.unanswered_since_s = 1010.0
+        world.processes = [ProcessState(10, "T", 0.0)]
+        assert world.at(1039.0) is None
+        finding = world.at(1041.0)
+        assert finding is not None
+        assert finding.severity == "critical"
+        assert finding.since_s == 1009.0, "tokens moved last then"
+        assert "process 10 is stopped" in finding.summary
+        text = " / ".join(evidence.text for evidence in finding.evidence)
+        assert f"{stood:.0f} for 32 s" in text
+        assert "when its page was last read" in text
+        assert "has not answered in time for 31 s (limit 30 s)" in text
+        assert "process 10 is stopped (state T)" in text
+        assert "kill -CONT 10" in finding.advice
+
+    def test_idle_is_a_warning(self) -> None:
+        world = World()
+        busy(world, 0, 10, running=0.0)
+        world.unanswered_since_s = 1010.0
+        finding = world.at(1041.0)
+        assert finding is not None
+        assert (finding.severity, finding.since_s) == ("warning", 1010.0)
+        assert "does not answer and its process lives" in finding.summary
+
+    def test_stuck_in_the_kernel(self) -> None:
+        world = World()
+        world.unanswered_since_s = 1000.0
+        world.processes = [ProcessState(10, "S", 0.0), ProcessState(11, "D", 0.0)]
+        finding = world.at(1031.0)
+        assert finding is not None
+        assert "process 11 waits in the kernel" in finding.evidence[1].text
+        assert "/proc/11/stack" in finding.advice
+
+
+def test_the_worst_first_and_as_a_metric() -> None:
+    world = World()
+
+    def cause(severity: str, since_s: float) -> Finding:
+        return Finding(cause=severity, subject="e", severity=severity, since_s=since_s, summary="s")
+
+    causes = [lambda *_: cause("info", 3.0), lambda *_: None, lambda *_: cause("critical", 1.0), lambda *_: cause("critical", 2.0)]
+    findings = find(world.view, causes, 10.0)
+    assert [(each.severity, each.since_s) for each in findings] == [("critical", 2.0), ("critical", 1.0), ("info", 3.0)]
+    world.store.apply(as_batch(findings, 10.0))
+    assert world.store.current("aie_finding", 10.0, cause="info", severity="info", subject="e") == 1.0
+    world.store.retire("aie_finding", 11.0)
+    assert world.store.current("aie_finding", 11.0) is None, "what does not hold any more is not there, at once"
+
+
+def test_every_cause_stays_silent_on_nothing() -> None:
+    assert find(World().view, ENGINE_CAUSES, 1000.0) == ()
