@@ -177,7 +177,7 @@ def groups_of(processes: Mapping[int, Process]) -> dict[int, list[int]]:
     for tgid in processes:
         if root_of(tgid) == tgid:
             groups[tgid] = [tgid]
-    for tgid, process in processes.items():
+    for tgid, process in sorted(processes.items()):
         root = root_of(tgid)
         if root is None and process.stat.session in groups:
             root = process.stat.session

@@ -1,0 +1,298 @@
+"""Which processes are an engine, and where it can be reached: in a tree that looks like /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fakes.proc_tree import ProcTree
+
+from aie_agent.samples import Found
+from aie_agent.sources.base import SourceError
+from aie_agent.sources.discovery import MAX_FOUND, Scanner
+
+HEX = "0123456789abcdef" * 4
+VLLM = "python3\0/usr/bin/vllm\0serve\0m\0"
+
+
+class Host:
+    """A /proc with listening sockets. Those of another network namespace stand in the table of their process only."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree = ProcTree(root)
+        self.scanner = Scanner(root)
+        self._rows: dict[str, list[str]] = {"": []}
+        self._inode = 1000
+        self._write()
+
+    def process(self, tgid: int, argv: str, parent: int = 1, session: int = 0, **options: object) -> None:
+        self.tree.process(tgid, cmdline=argv, start=tgid * 10, **options)
+        stat = self.tree.root / str(tgid) / "stat"
+        head, _, tail = stat.read_text().rpartition(") ")
+        fields = tail.split(" ")
+        fields[1], fields[3] = str(parent), str(session or tgid)
+        stat.write_text(f"{head}) {' '.join(fields)}")
+        (self.tree.root / str(tgid) / "fd").mkdir()
+
+    def listen(self, tgid: int, port: int, address: str = "00000000", namespace: str = "") -> str:
+        self._inode += 1
+        rows = self._rows.setdefault(namespace, [])
+        rows.append(f"   0: {address}:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 {self._inode} 1 0")
+        folder = self.tree.root / str(tgid) / "fd"
+        os.symlink(f"socket:[{self._inode}]", folder / str(self._inode))
+        self._write()
+        return str(self._inode)
+
+    def join(self, tgid: int, namespace: str) -> None:
+        """The process is in that network namespace."""
+        self.tree.write(f"{tgid}/net/tcp", "header\n" + "\n".join(self._rows.get(namespace, [])) + "\n")
+
+    def _write(self) -> None:
+        self.tree.write("net/tcp", "header\n" + "\n".join(self._rows[""]) + "\n")
+
+    def scan(self) -> list[Found]:
+        return self.scanner.scan()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "proc")
+
+
+def test_nothing(host: Host) -> None:
+    assert host.scan() == []
+
+
+def test_no_proc(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is /proc mounted"):
+        Scanner(tmp_path).scan()
+
+
+def test_vllm_with_its_engine_core_and_workers(host: Host) -> None:
+    host.process(10, VLLM)
+    host.process(11, "VLLM::EngineCore", parent=10)
+    host.process(12, "VLLM::Worker_TP0", parent=11)
+    host.process(13, "python3\0-c\0from multiprocessing.resource_tracker\0", parent=10)
+    host.process(20, "bash\0", parent=1)
+    assert host.scan() == [], "it loads, and does not serve yet"
+    host.listen(12, 41234)
+    assert host.scan() == [], "workers listen for each other"
+    host.listen(10, 8000)
+    (found,) = host.scan()
+    assert found == Found("vllm-8000", "vllm", (10, 11, 12, 13), "http://127.0.0.1:8000/metrics")
+
+
+def test_a_worker_whose_parent_ended_is_known_by_its_session(host: Host) -> None:
+    host.process(10, VLLM)
+    host.listen(10, 8000)
+    host.process(12, "VLLM::Worker_TP0", parent=1, session=10)
+    host.process(13, "VLLM::Worker_TP0", parent=1, session=77)
+    (found,) = host.scan()
+    assert found.tgids == (10, 12)
+
+
+def test_the_router_of_tgi_holds_the_port(host: Host) -> None:
+    host.process(10, "text-generation-launcher\0--model-id\0m\0")
+    host.process(11, "text-generation-router\0--port\0" + "8080\0", parent=10)
+    host.process(12, "python3\0/bin/text-generation-server\0serve\0m\0", parent=10)
+    host.listen(12, 29500, "0100007F")
+    host.listen(11, 8080)
+    (found,) = host.scan()
+    assert (found.kind, found.tgids) == ("tgi", (10, 11, 12))
+
+
+def test_two_engines_of_one_kind(host: Host) -> None:
+    for tgid, port in ((10, 8000), (20, 8001)):
+        host.process(tgid, f"{VLLM}--port\0{port}\0")
+        host.listen(tgid, port)
+    assert [found.name for found in host.scan()] == ["vllm-8000", "vllm-8001"]
+
+
+def test_an_engine_that_another_one_started_is_its_own(host: Host) -> None:
+    host.process(10, "tritonserver\0")
+    host.listen(10, 8002)
+    host.process(11, VLLM, parent=10)
+    host.listen(11, 8000)
+    assert [(found.name, found.tgids) for found in host.scan()] == [("triton-8002", (10,)), ("vllm-8000", (11,))]
+
+
+def test_the_command_line_decides_between_ports(host: Host) -> None:
+    host.process(10, f"{VLLM}--port\0" + "9000\0")
+    for port in (5555, 9000, 8000):
+        host.listen(10, port)
+    (found,) = host.scan()
+    assert found.url == "http://127.0.0.1:9000/metrics"
+
+
+def test_the_sockets_win_over_the_command_line(host: Host) -> None:
+    """`--port 0`, or a port from the environment."""
+    host.process(10, f"{VLLM}--port\0" + "0\0")
+    host.listen(10, 43210)
+    (found,) = host.scan()
+    assert (found.name, found.url) == ("vllm-43210", "http://127.0.0.1:43210/metrics")
+
+
+def test_triton_without_its_metrics_port(host: Host) -> None:
+    host.process(10, "tritonserver\0--allow-metrics=false\0")
+    host.listen(10, 8000)
+    (found,) = host.scan()
+    assert found.url is None
+    assert "does not listen at port 8002" in str(found.note)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("00000000", "http://127.0.0.1:8000/prometheus/metrics"),
+        ("0100007F", "http://127.0.0.1:8000/prometheus/metrics"),
+        ("0200007F", "http://127.0.0.2:8000/prometheus/metrics"),
+        ("0" * 32, "http://[::1]:8000/prometheus/metrics"),
+        ("0" * 24 + "01000000", "http://[::1]:8000/prometheus/metrics"),
+        ("0100000A", None),
+    ],
+)
+def test_only_loopback_is_ever_asked(host: Host, address: str, url: str | None) -> None:
+    host.process(10, "trtllm-serve\0m\0")
+    host.listen(10, 8000, address)
+    (found,) = host.scan()
+    assert found.url == url
+    assert (found.note is None) == (url is not None)
+
+
+def test_tls(host: Host) -> None:
+    host.process(10, f"{VLLM}--ssl-certfile\0x.pem\0")
+    host.listen(10, 8000)
+    (found,) = host.scan()
+    assert found.url is None
+    assert "TLS" in str(found.note)
+
+
+def test_its_own_name(host: Host) -> None:
+    host.process(10, "aie-engine\0serve\0--name\0chat\0")
+    host.listen(10, 8000)
+    host.process(20, "aie-engine\0serve\0--name\0not a name\0--port\0" + "8001\0")
+    host.listen(20, 8001)
+    assert [found.name for found in host.scan()] == ["chat", "aie-engine-8001"]
+
+
+class TestContainers:
+    def test_in_the_hosts_network(self, host: Host) -> None:
+        host.process(10, VLLM, cgroup=f"0::/system.slice/docker-{HEX}.scope\n")
+        host.listen(10, 8000)
+        (found,) = host.scan()
+        assert found == Found("vllm-8000", "vllm", (10,), "http://127.0.0.1:8000/metrics", "0123456789ab")
+
+    @pytest.mark.parametrize(
+        "cgroup",
+        [
+            f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{HEX}.scope\n",
+            f"12:cpu:/docker/{HEX}\n11:memory:/docker/{HEX}\n",
+            f"0::/machine.slice/libpod-{HEX}.scope/container\n",
+        ],
+    )
+    def test_in_a_network_of_its_own(self, host: Host, cgroup: str) -> None:
+        """The page at 127.0.0.1 would be somebody else's."""
+        host.process(10, VLLM, cgroup=cgroup)
+        host.listen(10, 8000, namespace="c")
+        host.join(10, "c")
+        host.process(20, "nginx\0")
+        host.listen(20, 8000)
+        (found,) = host.scan()
+        assert (found.name, found.url, found.container) == ("vllm-0123456789ab", None, "0123456789ab")
+        assert "port 8000 of container 0123456789ab, not of this host" in str(found.note)
+
+    def test_a_namespace_without_a_container(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8000, namespace="n")
+        host.join(10, "n")
+        (found,) = host.scan()
+        assert (found.name, found.container) == ("vllm-pid10", None)
+        assert "another network namespace" in str(found.note)
+
+
+class TestAnotherUsers:
+    """Descriptors that may not be read: no `fd` folder here."""
+
+    def test_somebody_listens_where_the_command_line_says(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8000)
+        host.join(10, "")
+        self._hide(host, 10)
+        (found,) = host.scan()
+        assert found.url == "http://127.0.0.1:8000/metrics"
+
+    def test_nobody_does(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8001)
+        host.join(10, "")
+        self._hide(host, 10)
+        assert host.scan() == []
+
+    def _hide(self, host: Host, tgid: int) -> None:
+        folder = host.tree.root / str(tgid) / "fd"
+        for link in folder.iterdir():
+            link.unlink()
+        folder.rmdir()
+
+
+class TestAgainAndAgain:
+    def test_a_shell_that_becomes_an_engine(self, host: Host) -> None:
+        host.process(10, "bash\0entrypoint.sh\0", comm="bash")
+        host.listen(10, 8000)
+        assert host.scan() == []
+        host.process(10, VLLM, comm="vllm")
+        host.listen(10, 8000)
+        assert [found.name for found in host.scan()] == ["vllm-8000"]
+
+    def test_an_old_command_line_is_read_once(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8000)
+        assert len(host.scan()) == 1
+        (host.tree.root / "10/cmdline").unlink()
+        assert len(host.scan()) == 1
+        host.tree.uptime(50.0)
+        assert host.scan() == [], "it is young again, and read again"
+
+    def test_the_descriptors_are_read_until_the_socket_is_known(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8000)
+        before = host.scan()
+        for link in (host.tree.root / "10/fd").iterdir():
+            link.unlink()
+        assert host.scan() == before
+
+    def test_an_engine_that_ended(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8000)
+        assert host.scan()
+        host.tree.end(10)
+        assert host.scan() == []
+
+    def test_a_zombie(self, host: Host) -> None:
+        host.process(10, VLLM, state="Z")
+        host.listen(10, 8000)
+        assert host.scan() == []
+
+
+def test_parents_in_a_circle(host: Host) -> None:
+    """They are read one by one, while they change."""
+    host.process(10, VLLM, parent=11)
+    host.process(11, "sh\0", parent=10)
+    host.listen(10, 8000)
+    (found,) = host.scan()
+    assert 10 in found.tgids
+
+
+def test_hostile_command_lines(host: Host) -> None:
+    for tgid, line in enumerate(("\0\0\0", "\udcff\udcfe\0serve", "python3\0-m\0", "VLLM::\0" * 5000, "vllm\0serve\0--port\0"), 10):
+        host.process(tgid, line)
+        host.listen(tgid, 7000 + tgid)
+    assert [found.name for found in host.scan()] == ["vllm-7014"]
+
+
+def test_no_more_than_so_many(host: Host) -> None:
+    for at in range(MAX_FOUND + 5):
+        host.process(100 + at, f"{VLLM}--port\0{9000 + at}\0")
+        host.listen(100 + at, 9000 + at)
+    assert len(host.scan()) == MAX_FOUND
