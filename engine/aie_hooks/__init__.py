@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aie_hooks.series import Gauge as Gauge
     from aie_hooks.series import Histogram as Histogram
     from aie_hooks.tracing import span_tracer as span_tracer
+    from aie_hooks.vllm_stats import VllmStats as VllmStats
 
 # On first use, so that an engine pays only for what it uses.
 _HOMES: Final = {
@@ -43,6 +44,7 @@ _HOMES: Final = {
     "PoolState": "oom",
     "RequestHook": "requests",
     "RequestHooks": "requests",
+    "VllmStats": "vllm_stats",
     "annotate": "nvtx",
     "oom_forensics": "oom",
     "report_oom": "oom",

@@ -16,6 +16,7 @@ choices were, how large its logits are, how long it talks.
 from __future__ import annotations
 
 import math
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from aie_hooks.emitter import Emitter
@@ -111,6 +112,12 @@ class LogitsHook:
             hooks.entropy.record(self._entropy / usable)
             # Of a certain token the log-probability is 0, or by rounding a little above.
             hooks.surprisal.record(max(0.0, -self._logprob / usable))
+
+    def __enter__(self) -> LogitsHook:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.end()
 
 
 class _UnwantedHook(LogitsHook):

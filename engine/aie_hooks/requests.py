@@ -8,6 +8,8 @@
     request.token()                    # once per token, or token(n) for n of them at once
     request.end("ok")                  # or error, cancelled, timeout, rejected
 
+or, where one function serves a request from start to end, `with hooks.enter() as request:`, which ends it by how it is left.
+
 Counters and the numbers of requests running and waiting are exact. Latencies are those of a sample of the requests: chosen at
 arrival, so that all values of one belong together. Leave out what your engine does not have: `tokenized` and `queued`, above all.
 """
@@ -17,10 +19,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final
 
 from aie_hooks.emitter import Emitter
 from aie_hooks.tracing import NO_TRACER, Stages, Trace, Tracer
 from aie_telemetry.catalogue import OUTCOMES
+
+# How a `with` is left, and what that says of the request; by name, because asyncio need not be loaded for it. A client that leaves
+# ends a generator with GeneratorExit, a handler with CancelledError, and a write to it with a ConnectionError.
+_OUTCOME_OF_ERROR: Final = {
+    "GeneratorExit": "cancelled",
+    "CancelledError": "cancelled",
+    "ConnectionError": "cancelled",
+    "TimeoutError": "timeout",
+}
 
 
 class RequestHooks:
@@ -222,6 +235,18 @@ class RequestHook:
                 self._trace.end(self._stages(now_s), outcome, finish_reason, error_type)
             except Exception as error:  # noqa: BLE001 - an exporter's trouble is not the engine's, and it is logged
                 hooks.emitter.failed("making the span of a request", error)
+
+    def __enter__(self) -> RequestHook:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Ends the request as ok, or by the error that leaves: see `_OUTCOME_OF_ERROR`; every other is an error. Does nothing for
+        one that has ended."""
+        if kind is None:
+            self.end("ok")
+        else:
+            outcomes = (_OUTCOME_OF_ERROR.get(base.__name__) for base in kind.__mro__)
+            self.end(next(filter(None, outcomes), "error"), error_type=kind.__name__)
 
     def _record_whole(self, now_s: float) -> None:
         hooks = self._hooks

@@ -203,3 +203,10 @@ def test_about_the_share_that_was_asked_for_is_looked_at(receiver: UnixReceiver,
     samples = receiver.samples()
     assert len(observations(samples, ENTROPY)) == wanted
     assert {sample.rate for sample in samples if sample.type == "histogram"} == {0.25}
+
+
+def test_an_answer_ends_with_its_with_whatever_happens(answers: _Answers) -> None:
+    with pytest.raises(KeyError), answers.hooks.enter() as answer:
+        answer.add(-2.0, 1.0, 5.0)
+        raise KeyError
+    assert answers.sent()[SURPRISAL] == [2.0]

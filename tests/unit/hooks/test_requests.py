@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import random
 import threading
@@ -277,3 +279,36 @@ def test_requests_of_many_threads_add_up(receiver: UnixReceiver, socket_path: Pa
     assert total(samples, "aie_engine_prompt_tokens_total") == 12 * per_thread
     assert _gauges(samples)["requests_running"] == 0.0
     assert _gauges(samples)["requests_waiting"] == 0.0
+
+
+class _MyTimeoutError(TimeoutError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "ok"),
+        (GeneratorExit, "cancelled"),
+        (asyncio.CancelledError, "cancelled"),
+        (BrokenPipeError, "cancelled"),
+        (_MyTimeoutError, "timeout"),
+        (KeyError, "error"),
+        (KeyboardInterrupt, "error"),
+    ],
+)
+def test_a_request_ends_by_how_its_with_is_left(engine: _Engine, error: type[BaseException] | None, outcome: str) -> None:
+    with contextlib.suppress(error or ()), engine.hooks.enter():
+        if error is not None:
+            raise error
+    sums = {
+        dict(tags)["outcome"]: value for (name, tags), value in totals(engine.samples()).items() if name.endswith("requests_total")
+    }
+    assert {name: value for name, value in sums.items() if value} == {outcome: 1.0}
+
+
+def test_who_ends_a_request_within_the_with_has_ended_it(engine: _Engine) -> None:
+    with engine.hooks.enter() as request:
+        request.end("rejected")
+    assert engine.hooks.ended["rejected"].total == 1
+    assert engine.hooks.ended["ok"].total == 0
