@@ -40,7 +40,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Stored)
 
 def cache_key(revision: str, prompt_ids: Sequence[int], max_tokens: int, stops: Sequence[str], alternatives: int | None) -> bytes:
     """Everything that a greedy answer of one model depends on. Equal keys mean equal requests: nothing is hashed away."""
-    return msgspec.msgpack.encode((revision, prompt_ids, max_tokens, stops, alternatives))
+    return _packed((revision, prompt_ids, max_tokens, stops, alternatives))
 
 
 class ResponseCache:
@@ -70,7 +70,7 @@ class ResponseCache:
 
     def put(self, key: bytes, answer: Stored) -> None:
         """Keeps a complete answer. One that alone exceeds the limit is not kept, and drives nothing out."""
-        packed = msgspec.msgpack.encode(answer)
+        packed = _packed(answer)
         size = _size(key, packed)
         if size > self._max_bytes:
             return
@@ -84,6 +84,11 @@ class ResponseCache:
         packed = self._answers.pop(key, None)
         if packed is not None:
             self._held_bytes -= _size(key, packed)
+
+
+def _packed(value: object) -> bytes:
+    # msgspec's own bytes keep the whole buffer that they were written into, up to half as much again. A copy is as long as it says.
+    return bytes(memoryview(msgspec.msgpack.encode(value)))
 
 
 def _size(key: bytes, packed: bytes) -> int:
