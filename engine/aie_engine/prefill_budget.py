@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-MIXED_STEP_RATIO: Final = 1.8
-"""A step that also computes prompt tokens may take this many times as long as one that only decodes."""
+MIXED_STEP_RATIO: Final = 1.6
+"""A step that also computes prompt tokens may take this many times as long as what clients usually wait for a token.
+
+With what a batch that grows and shrinks adds, the 99th percentile stays below twice the median (`bench/inter_token.py`).
+"""
 
 _WEIGHT: Final = 0.25  # of a new measurement in the running estimates
 _OUTLIER: Final = 4.0  # one measurement moves an estimate as if it were off by this factor at most: a stall is not a trend
 _REFRESH_STEPS: Final = 16  # under steady prefill every so many steps decode only, or the yardstick would go stale
 _FLOOR_TOKENS: Final = 8  # prompts always make progress, whatever was measured
+_USUAL_TOKENS: Final = 200.0  # decoded tokens after which a change of the usual wait is mostly forgotten
 
 
 class PrefillBudget:
-    """Chooses the prompt tokens of the next step so that it costs about `MIXED_STEP_RATIO` decode steps.
+    """Chooses the prompt tokens of the next step so that it takes at most `MIXED_STEP_RATIO` usual waits for a token.
 
-    A step is modelled as decode time plus prompt tokens times a cost per token; both are estimated from the steps before.
+    A step is modelled as the time to decode for so many requests plus prompt tokens times a cost per token; both are estimated
+    from the steps before. The usual wait is the mean over decoded tokens, not over steps: it is what a client sees.
     """
 
     def __init__(self, ceiling_tokens: int) -> None:
         """`ceiling_tokens` is the most tokens that a step may hold."""
         self._ceiling = ceiling_tokens
-        self._decode_s: float | None = None
+        self._decode_s: dict[int, float] = {}  # by the number of requests that decode
+        self._usual_s: float | None = None
         self._token_s: float | None = None
         self._mixed_steps = 0
 
@@ -34,29 +40,35 @@ class PrefillBudget:
             return room
         if self._mixed_steps >= _REFRESH_STEPS:
             return 0
-        if not self._decode_s or not self._token_s:
+        if not self._usual_s or not self._token_s:
             return min(room, _FLOOR_TOKENS)
-        allowed = (MIXED_STEP_RATIO - 1.0) * self._decode_s / self._token_s
+        allowed = (MIXED_STEP_RATIO * self._usual_s - self._decoding_s(decoding)) / self._token_s
         return int(min(room, max(_FLOOR_TOKENS, allowed)))  # bounded first: the smallest costs make `allowed` infinite
 
     def observe(self, decoding: int, prompt_tokens: int, duration_s: float) -> None:
         """Learns from a step that took `duration_s` seconds."""
         self._mixed_steps = self._mixed_steps + 1 if decoding and prompt_tokens else 0
         if prompt_tokens == 0:
-            self._decode_s = _moved(self._decode_s, duration_s)
+            if estimate := _moved(self._decode_s.get(decoding), duration_s):
+                self._decode_s[decoding] = estimate
+            self._usual_s = _moved(self._usual_s, duration_s, decoding / (decoding + _USUAL_TOKENS))
         elif decoding == 0:
             # Long prompts alone are cheaper per token than a few tokens beside a decode: good enough to begin with only.
             self._token_s = self._token_s or duration_s / prompt_tokens
-        elif self._decode_s is not None:
-            self._token_s = _moved(self._token_s, max(duration_s - self._decode_s, 0.0) / prompt_tokens)
+        elif self._decode_s:
+            self._token_s = _moved(self._token_s, max(duration_s - self._decoding_s(decoding), 0.0) / prompt_tokens)
+
+    def _decoding_s(self, decoding: int) -> float:
+        """Estimated time to decode for so many requests: as for the nearest number of them that was measured."""
+        return self._decode_s[min(self._decode_s, key=lambda measured: abs(measured - decoding))]
 
 
-def _moved(estimate: float | None, measured: float) -> float | None:
+def _moved(estimate: float | None, measured: float, weight: float = _WEIGHT) -> float | None:
     """None as long as nothing but 0 was measured: that says how coarse the measurement is, not that work is free."""
     if not estimate:
         return measured or None
     bounded = min(max(measured, estimate / _OUTLIER), estimate * _OUTLIER)
-    return estimate + _WEIGHT * (bounded - estimate)
+    return estimate + weight * (bounded - estimate)
 
 
 def share(prompts_left: Sequence[int], budget: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The prefill budget: keeps mixed steps near 1.8 decode steps on any machine, and divides fairly."""
+"""The prefill budget: bounds mixed steps by what clients usually wait for a token, on any machine, and divides fairly."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_one_stall_does_not_change_the_budget_much() -> None:
     run(budget, step_s, 4, 100)
     budget.observe(4, 0, step_s(4, 0))
     before = budget.tokens(4)
-    assert before == 32
+    assert before == 24
     budget.observe(4, before, 5.0)  # something else took the machine for five seconds
     assert budget.tokens(4) >= before * 0.5
     assert abs(max(tokens for tokens, _ in run(budget, step_s, 4, 60)[40:]) - before) <= 1
