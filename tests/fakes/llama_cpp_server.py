@@ -1,4 +1,5 @@
-"""llama.cpp's own server, from the package xllamacpp. `python llama_cpp_server.py MODEL.gguf` prints its URL and serves until SIGTERM."""
+"""llama.cpp's own server, from the package xllamacpp. `python llama_cpp_server.py MODEL.gguf` prints its URL, and serves until
+SIGTERM."""
 
 from __future__ import annotations
 

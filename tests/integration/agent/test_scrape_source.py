@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -14,6 +15,7 @@ from fakes.batches import assert_in_catalogue, histogram, value
 
 from aie_agent.sources import scrape
 from aie_agent.sources.base import SourceError
+from aie_agent.sources.pages.lint import RULES
 from aie_agent.sources.scrape import ScrapeSource
 from aie_telemetry.catalogue import CATALOGUE
 from aie_telemetry.exposition import CONTENT_TYPE
@@ -195,6 +197,48 @@ async def test_another_programs_page() -> None:
         message = await failure(url)
     for name in ("no engine that is known", "aie-engine", "vLLM", "SGLang", "TGI", "TensorRT-LLM", "llama.cpp", "Triton"):
         assert name in message
+
+
+async def test_a_page_of_another_engine() -> None:
+    body = (Path(__file__).parents[2] / "fixtures/pages/vllm-0.15-dp2.prom").read_text()
+    async with serving(answers(body)) as url, source(url) as it:
+        assert (it.kind, it.lint, list(it.counts())) == (None, None, [])
+        for now_s in (1.0, 2.0):
+            batch = await it.collect(now_s)
+            assert_in_catalogue(batch)
+            assert value(batch, "aie_engine_info", engine="llama", kind="vllm") == 1
+            assert value(batch, "aie_engine_requests_running", engine="llama", model="Qwen/Qwen3-8B") == 6
+            assert sum(histogram(batch, "aie_engine_time_to_first_token_seconds").counts) == 100
+        assert (it.kind, it.lint, it.refused) == ("vllm", [], {})
+
+
+async def test_what_is_wrong_with_a_page_is_a_metric_as_long_as_there_is_a_page() -> None:
+    page = "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 1\nllamacpp:tokens_predicted_total 3\n"
+    status = 200
+
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(text=page, status=status)
+
+    async with serving(handler) as url, source(url) as it:
+        await it.collect(1.0)
+        assert it.lint is not None
+        assert {finding.rule for finding in it.lint} == {"missing_family", "undeclared"}
+        lint = {labels: number for name, labels, number in it.counts() if name == "aie_agent_scrape_lint"}
+        assert {rule for (engine, rule), number in lint.items() if number == 1 and engine == "llama"} == {
+            "missing_family",
+            "undeclared",
+        }
+        assert len(lint) == len(RULES)
+        status = 500
+        with pytest.raises(SourceError):
+            await it.collect(2.0)
+        assert list(it.counts()) == []
+
+
+async def test_tensorrt_llms_other_metrics_page() -> None:
+    """It serves JSON where others serve the page."""
+    async with serving(answers('[{"iter": 3, "iterLatencyMS": 12.5}]')) as url:
+        assert "/prometheus/metrics" in await failure(url)
 
 
 async def test_an_engine_that_does_not_answer() -> None:
