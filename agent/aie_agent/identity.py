@@ -20,7 +20,7 @@ class Origin(IntEnum):
     CONFIG = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ProcessId:
     """A process for as long as it lives: `start_ticks` is field 22 of /proc/TGID/stat, clock ticks after boot."""
 
@@ -74,17 +74,19 @@ class Engines:
         if ticks is None:
             return None
         process = ProcessId(tgid, ticks)
+        known: set[ProcessId] = set()
         if origin is Origin.CONFIG:
-            self._absorb(name, process)
+            known = self._absorb(name, process)
         else:
             name = self._configured_name(name, process)
             if self._has_names_enough(name, process):
                 return None
-        scanned = self._unscan(name, process)
+        known |= self._unscan(name, process)
         entry = self._entry(name, origin)
         if entry is None or (process not in entry.processes and len(entry.processes) >= self.MAX_PROCESSES):
             return None
-        entry.processes |= {process, *list(scanned)[: self.MAX_PROCESSES - len(entry.processes) - 1]}
+        entry.processes.add(process)
+        entry.processes |= set(sorted(known - entry.processes)[: self.MAX_PROCESSES - len(entry.processes)])
         entry.ever_alive = True
         return name
 
@@ -179,16 +181,19 @@ class Engines:
             return name
         return owner
 
-    def _absorb(self, name: str, process: ProcessId) -> None:
-        """The configuration names a process: the engine that announced it by another name is this one, if it is the only one."""
+    def _absorb(self, name: str, process: ProcessId) -> set[ProcessId]:
+        """The configuration names a process: the engine that announced it by another name is this one, if it is the only one.
+        Returns that one's processes."""
         announced = [
             other
             for other, entry in self._entries.items()
             if other != name and entry.origin is Origin.STATSD and process in entry.processes
         ]
-        if len(announced) == 1:
-            del self._entries[announced[0]]
-            self._alias(announced[0], name)
+        if len(announced) != 1:
+            return set()
+        processes = self._entries.pop(announced[0]).processes
+        self._alias(announced[0], name)
+        return processes
 
     def _alias(self, name: str, owner: str) -> None:
         if name not in self._entries and name != owner and len(self._aliases) < self.MAX_ENGINES:

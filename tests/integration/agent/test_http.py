@@ -22,6 +22,7 @@ from aie_telemetry import api
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
 NOW_S = 1000.0
+OOM = api.Event(time_s=990.0, kind="oom", engine="e", summary="out of memory", details={"asked_bytes": 2e9})
 ENGINE = (("engine", "e"), ("model", 'a "quoted" \\ name\nwith a newline'))
 
 
@@ -71,7 +72,7 @@ class Running:
 async def running() -> AsyncIterator[Running]:
     store = filled_store()
     page = PrometheusPage(store)
-    server = HttpServer(store, lambda: page.render(NOW_S))
+    server = HttpServer(store, lambda: page.render(NOW_S), lambda: (OOM,))
     port = await server.start(Address("127.0.0.1:0"))
     async with aiohttp.ClientSession() as client:
         yield Running(server, port, client)
@@ -80,7 +81,7 @@ async def running() -> AsyncIterator[Running]:
 
 async def test_before_the_first_collection(running: Running) -> None:
     assert await running.get("/healthz") == (200, b"ok\n")
-    for path in ("/readyz", "/api/v1/snapshot", "/api/v1/findings"):
+    for path in ("/readyz", "/api/v1/snapshot", "/api/v1/findings", "/api/v1/events"):
         status, body = await running.get(path)
         assert status == 503
         assert "no collection" in msgspec.json.decode(body, type=api.Error).error
@@ -94,6 +95,13 @@ async def test_snapshot_and_findings(running: Running) -> None:
     assert msgspec.json.decode(body, type=api.Snapshot) == snapshot()
     _, body = await running.get("/api/v1/findings")
     assert msgspec.json.decode(body, type=api.Findings).findings == ()
+
+
+async def test_all_events_that_are_kept(running: Running) -> None:
+    await running.server.publish(snapshot())
+    status, body = await running.get("/api/v1/events")
+    assert status == 200
+    assert msgspec.json.decode(body, type=api.Events) == api.Events(version=api.VERSION, time_s=NOW_S, events=(OOM,))
 
 
 async def test_page_is_read_alike_by_prometheus_client(running: Running) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from fakes.privilege import NOBODY, public_directory
 from statsd_running import LINE, as_root, end, running, send_from_child, sender
 
 from aie_agent.samples import Hello
+from aie_telemetry.api import Event
+from aie_telemetry.events import encode_event
 
 
 def unshared() -> tuple[str, ...]:
@@ -113,3 +116,22 @@ class TestSenders:
                 assert os.waitpid(pid, 0)[1] == 0
                 await it.packets(1)
                 assert it.hellos == [Hello("e", pid)]
+
+
+async def test_an_event_says_who_sent_it(path: Path) -> None:
+    """An engine that has only run out of memory so far is joined to its process all the same."""
+    event = Event(time_s=time.time(), kind="oom", engine="chat", summary="out of memory", details={"asked_bytes": 1e9})
+    async with running(path, ("127.0.0.1", 0), datadog=False) as it:
+        child = send_from_child(path, encode_event(event))
+        await it.packets(1)
+        assert [event for batch in it.batches for event in batch.events] == [event]
+        assert it.hellos == [Hello("chat", child.pid)]
+        with sender(it.source.addresses["udp"]) as udp:
+            udp.send(encode_event(event) + b"\n_e{5,4}:title|text\n" + encode_event(event)[:-2])
+        await it.packets(2)
+        assert len([event for batch in it.batches for event in batch.events]) == 2
+        counters = it.source.counters()
+        assert counters.events == {"oom": 2}
+        assert counters.dropped == {"bad_event": 1, "unknown_type": 1}
+        assert ("aie_agent_events_total", ("oom",), 2.0) in list(it.source.counts())
+        end(child)

@@ -166,3 +166,87 @@ def test_a_full_table_makes_room_for_the_living() -> None:
     assert engines.declare("real", Origin.STATSD, 1000) == "real"
     assert "job7" not in engines.names()
     assert engines.refused == 0
+
+
+class TestScan:
+    """Engines that a scan found, beside those that somebody named."""
+
+    def test_alone(self) -> None:
+        engines, _ = make(t10=5, t11=6)
+        assert engines.discover("vllm-8000", [10, 11, 12]) == "vllm-8000"
+        assert engines.processes("vllm-8000") == [ProcessId(10, 5), ProcessId(11, 6)]
+        assert engines.discover("gone", [77]) is None
+
+    def test_whoever_else_named_it_wins_the_name_and_gets_its_processes(self) -> None:
+        for origin, name in ((Origin.STATSD, "hooks"), (Origin.CONFIG, "chat")):
+            for scan_first in (True, False):
+                engines, _ = make(t10=5, t11=6)
+                if scan_first:
+                    engines.discover("vllm-8000", [10, 11])
+                engines.declare(name, origin, 11)
+                if not scan_first:
+                    engines.discover("vllm-8000", [10, 11])
+                assert engines.names() == [name], (origin, scan_first)
+                assert engines.processes(name) == [ProcessId(10, 5), ProcessId(11, 6)]
+                assert engines.canonical("vllm-8000") == name
+                assert engines.discover("vllm-8000", [10, 11]) == name
+
+    def test_all_three(self) -> None:
+        engines, _ = make(t10=5, t11=6)
+        engines.discover("vllm-8000", [10, 11])
+        engines.declare("hooks", Origin.STATSD, 11)
+        engines.declare("chat", Origin.CONFIG, 10)
+        assert engines.names() == ["chat"]
+        assert engines.processes("chat") == [ProcessId(10, 5), ProcessId(11, 6)]
+        assert engines.canonical("hooks") == "chat"
+        assert engines.discover("vllm-8000", [10, 11]) == "chat"
+
+    def test_announced_by_name_before_it_is_found(self) -> None:
+        engines, _ = make(t10=5)
+        engines.discover("vllm-8000", [10])
+        engines.declare("hooks", Origin.STATSD)
+        engines.declare("hooks", Origin.STATSD, 10)
+        assert engines.names() == ["hooks"]
+
+    def test_a_restart_keeps_the_better_name(self) -> None:
+        engines, host = make(t10=5)
+        engines.declare("hooks", Origin.STATSD, 10)
+        engines.discover("vllm-8000", [10])
+        host.alive = {20: 9}
+        engines.prune(0.0)
+        assert engines.discover("vllm-8000", [20]) == "hooks"
+        assert engines.processes("hooks") == [ProcessId(20, 9)]
+
+    def test_another_engine_at_that_port_later(self) -> None:
+        engines, host = make(t10=5)
+        engines.declare("hooks", Origin.STATSD, 10)
+        engines.discover("vllm-8000", [10])
+        host.alive[20] = 9
+        assert engines.discover("vllm-8000", [20]) == "vllm-8000"
+        assert engines.names() == ["hooks", "vllm-8000"]
+
+    def test_an_alias_is_forgotten_with_its_engine(self) -> None:
+        engines, host = make(t10=5)
+        engines.declare("hooks", Origin.STATSD, 10)
+        engines.discover("vllm-8000", [10])
+        host.alive = {}
+        engines.prune(0.0)
+        engines.prune(Engines.FORGET_DOWN_AFTER_S + 1.0)
+        assert engines.names() == []
+        assert engines.canonical("vllm-8000") == "vllm-8000"
+        assert engines.silent() == []
+
+    def test_a_full_table(self) -> None:
+        engines, host = make()
+        host.alive = dict.fromkeys(range(1, Engines.MAX_ENGINES + 2), 1)
+        names = [engines.discover(f"e{tgid}", [tgid]) for tgid in host.alive]
+        assert names[-1] is None
+        assert engines.refused == 1
+
+    def test_the_most_processes(self) -> None:
+        engines, host = make()
+        host.alive = dict.fromkeys(range(1, 500), 1)
+        engines.discover("many", list(host.alive))
+        assert len(engines.processes("many")) == Engines.MAX_PROCESSES
+        engines.declare("hooks", Origin.STATSD, 3)
+        assert len(engines.processes("hooks")) == Engines.MAX_PROCESSES

@@ -427,3 +427,20 @@ def test_no_sample_raises_and_each_is_taken_or_counted(samples: list[Sample]) ->
     points, histograms, overflows = aggregator.swap(1.0).points()
     assert len(points) + len(histograms) + overflows + aggregator.refused.total() >= bool(samples)
     assert all(name.isascii() for name in (*(p.name for p in points), *(h.name for h in histograms)))
+
+
+def test_observations_below_zero_fall_into_their_buckets() -> None:
+    aggregator = Aggregator()
+    name = "aie_engine_first_token_logsumexp_nats"
+    for line in (b"-7.5|h", b"-1e3|h|@0.5", b"12|h", b"-0.5|ms"):
+        for sample in Parser().line(name.encode() + b",engine=e,model=m:" + line).samples:
+            aggregator.add(sample)
+    _, (histogram,), _ = aggregator.swap(1.0).points()
+    bounds = CATALOGUE[name].buckets
+    assert histogram.bounds == bounds
+    expected = [0.0] * (len(bounds) + 1)
+    expected[bounds.index(-5.0)] = 1.0
+    expected[0] = 2.0
+    expected[bounds.index(12.0)] = 1.0
+    assert list(histogram.counts) == expected
+    assert histogram.total == pytest.approx(-7.5 - 2000.0 + 12.0)

@@ -98,3 +98,24 @@ def test_history_has_holes_where_nothing_was_known() -> None:
     assert history[0] == 1
     assert history[5:18] == (None,) * 13
     assert history[-1] == 2
+
+
+SIGNED = (-10.0, 0.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "q", "expected"),
+    [
+        ([4.0, 0.0, 0.0, 0.0], 0.5, -10.0),  # all below the lowest bound: as Prometheus, that bound
+        ([0.0, 4.0, 0.0, 0.0], 0.5, -5.0),
+        ([0.0, 0.0, 4.0, 0.0], 0.25, 2.5),
+        ([1.0, 2.0, 1.0, 0.0], 0.5, -5.0),
+        ([0.0, 0.0, 0.0, 4.0], 0.5, 10.0),
+    ],
+)
+def test_bounds_below_zero(counts: list[float], q: float, expected: float) -> None:
+    assert quantile(SIGNED, counts, q) == pytest.approx(expected)
+
+
+def test_a_lowest_bound_of_zero_begins_there() -> None:
+    assert quantile((0.0, 1.0), [3.0, 0.0, 0.0], 0.5) == 0.0
