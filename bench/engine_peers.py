@@ -127,8 +127,9 @@ class Transformers:
 
     def __init__(self, loaded: LoadedModel) -> None:
         folder, file = str(loaded.path.parent), loaded.path.name
-        self._model: Any = LlamaForCausalLM(AutoConfig.from_pretrained(folder, gguf_file=file))
-        read: Any = load_gguf_checkpoint  # untyped
+        untyped: Any = LlamaForCausalLM
+        self._model = untyped(AutoConfig.from_pretrained(folder, gguf_file=file))
+        read: Any = load_gguf_checkpoint
         self._model.load_state_dict(read(str(loaded.path), return_tensors=True, model_to_load=self._model)["tensors"], strict=False)
         self._model.tie_weights()
         self._model.eval()
