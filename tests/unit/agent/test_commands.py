@@ -154,10 +154,28 @@ def test_an_engine_on_the_command_line_replaces_the_one_of_the_file(tmp_path: Pa
 
 def test_check_ignores_the_environments_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    with http_server(b"# TYPE aie_engine_info gauge\naie_engine_info 1\n") as port:
+    with http_server(b'# TYPE aie_engine_requests_running gauge\naie_engine_requests_running{model="m"} 1\n') as port:
         _, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
     assert rows["engine chat: page"]["visible"], rows["engine chat: page"]
     assert rows["engine chat: processes"]["visible"]
+
+
+def test_check_says_what_engine_it_is_and_what_is_wrong_with_its_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "fixtures/pages/sglang-0.4.prom").read_bytes()
+    with http_server(page) as port:
+        status, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
+    assert str(rows["engine chat: page"]["found"]).startswith("sglang: 9 metrics at http://")
+    assert not rows["engine chat: gauge_for_counter"]["visible"]
+    assert "cache_hit_rate" in str(rows["engine chat: gauge_for_counter"]["found"])
+    assert not rows["engine chat: gauge_for_counter"]["needed"]
+    assert status == 0
+
+
+def test_check_says_why_a_page_cannot_be_read(tmp_path: Path) -> None:
+    with http_server(b"<html><body>Welcome</body></html>\n") as port:
+        status, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
+    assert "no Prometheus text page" in str(rows["engine chat: page"]["found"])
+    assert status == 1
 
 
 @contextlib.contextmanager
