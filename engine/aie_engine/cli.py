@@ -79,6 +79,13 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--stall", "stall_s", _duration, "not ready when requests run and no token has come for so long"),
     ("--write-timeout", "write_timeout_s", _duration, "time a client may leave its stream unread"),
     ("--statsd", "statsd", str, "where the hooks send: unix:///path, udp://host:port or off (default: this user's agent)"),
+    (
+        "--otlp-endpoint",
+        "otlp_endpoint",
+        str,
+        "OpenTelemetry collector that takes spans by OTLP over HTTP, such as http://localhost:4318",
+    ),
+    ("--trace-rate", "trace_rate", float, "share of the requests without a traceparent that become spans"),
 )
 
 
@@ -96,7 +103,7 @@ def _parser() -> _Parser:
 
 
 def _metavar(kind: Any) -> str:
-    return {int: "N", _duration: "TIME"}.get(kind, "TEXT")
+    return {int: "N", float: "X", _duration: "TIME"}.get(kind, "TEXT")
 
 
 if __name__ == "__main__":

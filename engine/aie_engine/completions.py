@@ -13,7 +13,7 @@ from aiohttp import web
 from aie_engine.answers import CHAT, TEXT
 from aie_engine.errors import ChatTemplateError
 from aie_engine.exchange import Arrival, Exchange, Route, no_place, too_long
-from aie_engine.http_errors import bad_request, body_too_slow, deadline_passed, model_not_found, outcome_of, unavailable
+from aie_engine.http_errors import ApiError, bad_request, body_too_slow, deadline_passed, model_not_found, outcome_of, unavailable
 from aie_engine.ledger import Ticket
 from aie_engine.prompts import encode_prompt
 from aie_engine.protocol import COMPLETION_DEFAULT_TOKENS, ChatRequest, Common, CompletionRequest, decode
@@ -45,8 +45,8 @@ def _text_prompt(model: Model, body: CompletionRequest) -> Sequence[int]:
     return prompt
 
 
-_CHAT: Final = Route(ChatRequest, CHAT, "messages", lambda serving: serving.config.max_tokens_default, _chat_prompt)
-_TEXT: Final = Route(CompletionRequest, TEXT, "prompt", lambda _: COMPLETION_DEFAULT_TOKENS, _text_prompt)
+_CHAT: Final = Route(ChatRequest, CHAT, "chat", "messages", lambda serving: serving.config.max_tokens_default, _chat_prompt)
+_TEXT: Final = Route(CompletionRequest, TEXT, "text_completion", "prompt", lambda _: COMPLETION_DEFAULT_TOKENS, _text_prompt)
 
 
 async def chat_completions(http: web.Request) -> web.StreamResponse:
@@ -66,14 +66,16 @@ async def _counted(http: web.Request, route: Route) -> web.StreamResponse:
     take a place from others nor make the engine's latencies look bad. What fails before enters and ends at once.
     """
     serving = http.app[SERVING]
+    metrics = serving.metrics
     ticket = None
     try:
         arrival = await _arrive(http, serving)
-        ticket = serving.metrics.enter(time.monotonic())
+        ticket = metrics.enter(time.monotonic(), http.headers, route.operation)
         return await _answer(http, serving, arrival, ticket, route)
     except BaseException as error:
         now = time.monotonic()
-        serving.metrics.ended(ticket or serving.metrics.enter(now), outcome_of(error), now)
+        ticket = ticket or metrics.enter(now, http.headers, route.operation)
+        metrics.ended(ticket, outcome_of(error), now, None, error.code if isinstance(error, ApiError) else None)
         raise
 
 

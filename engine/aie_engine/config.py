@@ -7,12 +7,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from aie_telemetry.endpoints import ENGINE_HTTP_PORT
 from aie_telemetry.names import is_engine_name
 
 _DEVICE: Final = re.compile(r"cpu|cuda(:[0-9]{1,2})?")  # torch keeps the number in 8 bits and wraps larger ones
 _MAX_THREADS_PER_CORE: Final = 4  # more only wait for each other, and with thousands OpenMP crashes
+
+
+_MAX_MODEL_NAME: Final = 255  # what a file system takes; it is a label of every metric
 
 
 class ConfigError(ValueError):
@@ -25,7 +29,8 @@ class EngineConfig:
 
     `kv_tokens` is the size of the KV cache (SmolLM2 in fp32: 46 kB a token, 377 MB for 8192). `threads` None leaves a core
     to the rest of the host. `response_cache_bytes` 0 keeps no answers. `statsd` is `aie_hooks`' endpoint: None finds the
-    agent of this user, "off" sends nothing.
+    agent of this user, "off" sends nothing. `otlp_endpoint` is a collector's URL; of the requests that no caller traces,
+    `trace_rate` become spans there.
     """
 
     model: str
@@ -47,6 +52,8 @@ class EngineConfig:
     stall_s: float = 30.0
     write_timeout_s: float = 30.0
     statsd: str | None = None
+    otlp_endpoint: str | None = None
+    trace_rate: float = 0.1
 
     def __post_init__(self) -> None:
         max_threads = _MAX_THREADS_PER_CORE * (os.cpu_count() or 1)
@@ -61,6 +68,13 @@ class EngineConfig:
             (self.max_step_tokens > self.max_running, "--max-step-tokens", "more than --max-running"),
             (self.max_tokens_default >= 1, "--max-tokens-default", "at least 1"),
             (self.max_body_bytes >= 1, "--max-body-bytes", "at least 1"),
+            (self.otlp_endpoint is None or _is_url(self.otlp_endpoint), "--otlp-endpoint", "a URL such as http://localhost:4318"),
+            (0 <= self.trace_rate <= 1, "--trace-rate", "0 to 1"),
+            (
+                len(self.model_name) <= _MAX_MODEL_NAME,
+                "--model",
+                f"a file or folder with a name of up to {_MAX_MODEL_NAME} characters",
+            ),
             (self.response_cache_bytes >= 0, "--response-cache-bytes", "at least 0 (0 keeps no answers)"),
         )
         for fine, flag, accepted in checks:
@@ -77,3 +91,11 @@ class EngineConfig:
         """The model's name in the API and in labels: that of its file or folder, known before anything is loaded."""
         path = Path(self.model)
         return path.stem if path.suffix == ".gguf" else path.resolve().name
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not match
+        return False

@@ -20,7 +20,7 @@ from aie_engine.http_errors import ApiError, bad_request, outcome_of, queue_full
 from aie_engine.ledger import Ticket
 from aie_engine.logprobs import Logprobs, ScoredToken
 from aie_engine.loop import StoppedError
-from aie_engine.plan import SamplingParams
+from aie_engine.plan import SamplingParams, Token
 from aie_engine.protocol import Common
 from aie_engine.request import FinishReason, Outcome, Request, Update
 from aie_engine.response_cache import Stored, cache_key
@@ -33,10 +33,14 @@ CACHE_HEADER: Final = "X-Aie-Cache"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What tells the two routes apart. `prompt` runs on a thread of its own; `param` is where a prompt stands in the body."""
+    """What tells the two routes apart. `prompt` runs on a thread of its own; `param` is where a prompt stands in the body.
+
+    `operation` is OpenTelemetry's name for what the route does.
+    """
 
     kind: type[Common]
     shape: Shape
+    operation: str
     param: str
     default_tokens: Callable[[Serving], int]
     prompt: Callable[[Model, Any], Sequence[int]]
@@ -87,7 +91,7 @@ class Exchange:
         self._request = Request(
             prompt_ids=prompt_ids,
             max_tokens=self._max_tokens(len(prompt_ids)),
-            sampling=_sampling(body),
+            sampling=_sampling(body, described=ticket.logits is not None and ticket.logits.wanted),
             deadline=arrival.deadline,
             ticket=ticket,
             deliver=self._updates.put_nowait,
@@ -137,14 +141,18 @@ class Exchange:
         for token in stored.tokens[:-1]:
             self._updates.put_nowait(Update(token))
         self._updates.put_nowait(Update(stored.tokens[-1], Outcome.OK, stored.finish_reason))
-        self._serving.metrics.replayed(self._request.ticket, time.monotonic())
+        self._serving.metrics.replayed(self._request.ticket, stored.finish_reason, time.monotonic())
         return True
 
     def _store(self, reason: FinishReason) -> None:
         if self._serving.cache is not None and self._key is not None:
-            self._serving.cache.put(self._key, Stored(self._text.tokens, reason))
+            tokens = self._text.tokens
+            if self._body.alternatives is None:  # what only the hooks asked for takes no room
+                tokens = [Token(token.id) for token in tokens]
+            self._serving.cache.put(self._key, Stored(tokens, reason))
 
     def _submit(self) -> None:
+        self._serving.metrics.queued(self._request.ticket)  # before: afterwards the model loop's thread may tell the hooks more
         try:
             self._model.loop.submit(self._request)
         except QueueFullError:
@@ -214,11 +222,11 @@ class Exchange:
         return usage(len(self._request.prompt_ids), completion_tokens)
 
 
-def _sampling(body: Common) -> SamplingParams:
-    """OpenAI's defaults; without a seed every request gets one of its own."""
+def _sampling(body: Common, *, described: bool) -> SamplingParams:
+    """OpenAI's defaults; without a seed every request gets one of its own. `described`: hooks want each token's distribution."""
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         seed=random.getrandbits(63) if body.seed is None else body.seed,
-        detail=body.alternatives,
+        detail=0 if described and body.alternatives is None else body.alternatives,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aie_engine.request import Outcome
+from aie_hooks.logits import LogitsHook
 from aie_hooks.requests import RequestHook
 
 
@@ -19,13 +20,17 @@ class Stage(Enum):
 
 
 class Ticket:
-    """One request's place in the ledger. `arrived_at` is in seconds of the engine's monotonic clock; `hook` None has failed."""
+    """One request's place in the ledger, and who else follows it. `arrived_at` is in seconds of the engine's monotonic clock.
 
-    __slots__ = ("arrived_at", "hook", "stage")
+    `hook` and `logits` are None where there are no such hooks, or where they failed.
+    """
 
-    def __init__(self, arrived_at: float, hook: RequestHook | None) -> None:
+    __slots__ = ("arrived_at", "hook", "logits", "stage")
+
+    def __init__(self, arrived_at: float, hook: RequestHook | None, logits: LogitsHook | None = None) -> None:
         self.arrived_at = arrived_at
         self.hook = hook
+        self.logits = logits
         self.stage = Stage.WAITING
 
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from aie_engine.complaints import Complaints
@@ -55,13 +56,16 @@ class ModelLoop:
         arena: KvArena,
         metrics: EngineMetrics,
         hand_out: Callable[[list[Delivery]], None],
+        forensics: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`forensics` is entered around every step, and sees the errors of those that fail."""
         self._runner = runner
         self._scheduler = scheduler
         self._arena = arena
         self._metrics = metrics
         self._hand_out = hand_out
+        self._forensics = nullcontext() if forensics is None else forensics
         self._clock = clock
         self._wake = threading.Condition()
         self._stopping = False
@@ -144,7 +148,7 @@ class ModelLoop:
     def _compute(self, plan: Plan) -> Sequence[Token | None] | None:
         """The step's tokens; None when it failed."""
         try:
-            with annotate(plan.kind):
+            with annotate(plan.kind), self._forensics:
                 return self._runner.execute(plan.chunks)
         except Exception:  # noqa: BLE001 - whatever broke this step, the requests to come deserve their chance
             _log.exception("a step of %d chunks failed", len(plan.chunks))
@@ -178,7 +182,7 @@ class ModelLoop:
 
     def _ended(self, request: Request, outcome: Outcome, now: float) -> None:
         """Tells the metrics of a request that the scheduler has just ended."""
-        self._tell(self._metrics.ended, request.ticket, outcome, now)
+        self._tell(self._metrics.ended, request.ticket, outcome, now, request.finish_reason)
         self._tell(self._metrics.stages.generated, request)
 
     def _end_all(self, detail: str) -> list[Delivery]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from aie_engine.complaints import Complaints
 from aie_engine.ledger import Counts, Ledger, Stage, Ticket
-from aie_engine.request import Outcome
+from aie_engine.request import Outcome, Request
 from aie_engine.response_cache import CacheStats, ResponseCache
 from aie_engine.scheduler import StepResult
 from aie_engine.stages import StageTimes
 from aie_hooks.allocator import AllocatorStats
-from aie_hooks.requests import RequestHook, RequestHooks
+from aie_hooks.logits import LogitsHooks
+from aie_hooks.oom import PoolState
+from aie_hooks.requests import RequestHooks
 from aie_telemetry.instruments import Registry
 
 _log = logging.getLogger(__name__)
@@ -76,9 +78,12 @@ class EngineMetrics:
     on every page, whatever happens meanwhile. Hooks that raise are logged and change nothing here.
     """
 
-    def __init__(self, engine: str, model: str, hooks: RequestHooks, *, start_wall_s: float) -> None:
+    def __init__(
+        self, engine: str, model: str, hooks: RequestHooks, *, start_wall_s: float, logits: LogitsHooks | None = None
+    ) -> None:
         self.ledger = Ledger()
         self._hooks = hooks
+        self._logits = logits
         self.last_token_at: float | None = None
         self._labels = (engine, model)
         self._registry = Registry()
@@ -108,20 +113,29 @@ class EngineMetrics:
         self._set("aie_engine_info", 1, "aie", *description)
         self._loaded = loaded
 
-    def enter(self, now: float) -> Ticket:
-        """A request reached the engine."""
-        ticket = Ticket(now, self._complaints.call(self._hooks.enter))
+    def enter(self, now: float, headers: Mapping[str, str] | None = None, operation: str | None = None) -> Ticket:
+        """A request reached the engine, with these HTTP headers; `operation` is OpenTelemetry's name for what it asks."""
+        hook = self._complaints.call(self._hooks.enter, headers, operation=operation)
+        logits = None if self._logits is None else self._complaints.call(self._logits.enter)
+        ticket = Ticket(now, hook, logits)
         self.ledger.enter(ticket)
         return ticket
 
     def tokenized(self, ticket: Ticket, duration_s: float, prompt_tokens: int) -> None:
         """A request's prompt became so many tokens within so much time."""
         self.stages.tokenized(duration_s, prompt_tokens)
+        if ticket.hook is not None:
+            self._complaints.call(ticket.hook.tokenized, prompt_tokens)
 
-    def replayed(self, ticket: Ticket, now: float) -> None:
+    def queued(self, ticket: Ticket) -> None:
+        """A request is about to be given to the model loop."""
+        if ticket.hook is not None:
+            self._complaints.call(ticket.hook.queued)
+
+    def replayed(self, ticket: Ticket, finish_reason: str, now: float) -> None:
         """A request was answered from the response cache: all its tokens came at once, and it never ran."""
         self._ttft.observe(now - ticket.arrived_at)
-        self.ended(ticket, Outcome.OK, now)
+        self.ended(ticket, Outcome.OK, now, finish_reason)
 
     def watch_cache(self, cache: ResponseCache) -> None:
         """From now on the page also tells of the response cache; without this it is absent."""
@@ -134,13 +148,27 @@ class EngineMetrics:
                 self._complaints.call(ticket.hook.admitted)
             self._queue.observe(now - ticket.arrived_at)
 
-    def ended(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
-        """A request ended; a second call for the same one changes nothing."""
+    def ended(
+        self,
+        ticket: Ticket,
+        outcome: Outcome,
+        now: float,
+        finish_reason: str | None = None,
+        error_type: str | None = None,
+    ) -> None:
+        """A request ended; a second call for the same one changes nothing.
+
+        For its span: why generation stopped, and the kind of error where the outcome does not say enough.
+        """
         stage = self.ledger.end(ticket, outcome)
-        if stage is not None and ticket.hook is not None:
-            self._complaints.call(ticket.hook.end, outcome.value)
+        if stage is None:
+            return
         if stage is Stage.RUNNING:
             self._duration.observe(now - ticket.arrived_at)
+        if ticket.hook is not None:
+            self._complaints.call(ticket.hook.end, outcome.value, finish_reason=finish_reason, error_type=error_type)
+        if ticket.logits is not None:
+            self._complaints.call(ticket.logits.end)
 
     def step(self, result: StepResult, duration_s: float, now: float, wall_s: float) -> None:
         """A step of the model loop ended at `now`. Equal gaps are recorded together: one call a group, not one a token."""
@@ -158,15 +186,11 @@ class EngineMetrics:
             self.last_token_at = now
             self._set("aie_engine_last_token_timestamp_seconds", wall_s)
         for request in result.sampled:
-            self._token_to_hook(request.ticket.hook)
-
-    def _token_to_hook(self, hook: RequestHook | None) -> None:
-        # Once for each token: so without the detour through `Complaints.call`.
-        if hook is not None:
+            # Once for each token: so without the detour through `Complaints.call`.
             try:
-                hook.token()
+                _tell_hooks(request)
             except Exception as error:  # noqa: BLE001 - a hook must not end what it observes
-                self._complaints.tell(hook.token, error)
+                self._complaints.tell(_tell_hooks, error)
 
     def step_failed(self, duration_s: float) -> None:
         """A step of the model loop raised after so many seconds."""
@@ -188,7 +212,26 @@ class EngineMetrics:
         loaded = self._loaded
         if loaded is None:
             raise RuntimeError("the model is not loaded")
-        return AllocatorStats(loaded.device, loaded.footprint.allocated_bytes(loaded.kv()), loaded.footprint.reserved_bytes)
+        kv, footprint = loaded.kv(), loaded.footprint
+        return AllocatorStats(
+            loaded.device,
+            footprint.allocated_bytes(kv),
+            footprint.reserved_bytes,
+            largest_free_bytes=footprint.largest_free_bytes(kv),
+        )
+
+    def pool_state(self) -> PoolState:
+        """The KV cache and the allocator's numbers, for the record of memory that ran out. Raises as `allocator_stats`."""
+        stats = self.allocator_stats()
+        loaded = self._loaded
+        kv_bytes = None if loaded is None else loaded.footprint.kv_bytes
+        return PoolState(
+            free_bytes=stats.reserved_bytes - stats.allocated_bytes,
+            total_bytes=kv_bytes,
+            largest_free_bytes=stats.largest_free_bytes,
+            allocated_bytes=stats.allocated_bytes,
+            reserved_bytes=stats.reserved_bytes,
+        )
 
     def _set_counts(self, counts: Counts) -> None:
         self._set("aie_engine_requests_received_total", counts.received)
@@ -221,3 +264,14 @@ class EngineMetrics:
 
     def _set(self, name: str, value: float, *more_labels: str) -> None:
         self._registry.value(name, *self._labels, *more_labels).set(float(value))
+
+
+def _tell_hooks(request: Request) -> None:
+    """A token of this request came out."""
+    ticket = request.ticket
+    if ticket.hook is not None:
+        ticket.hook.token()
+    if ticket.logits is not None and ticket.logits.wanted:
+        detail = request.last_token.detail if request.last_token else None
+        if detail is not None:
+            ticket.logits.add(detail.logprob, detail.entropy, detail.logsumexp)

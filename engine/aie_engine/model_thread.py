@@ -20,6 +20,8 @@ from aie_engine.plan import Chunk, SamplingParams
 from aie_engine.runner import Runner
 from aie_engine.scheduler import Limits, Scheduler
 from aie_engine.serving import Model
+from aie_hooks.emitter import Emitter
+from aie_hooks.oom import OomForensics, oom_forensics
 
 
 class StartError(Exception):
@@ -61,8 +63,13 @@ def _return_freed_memory() -> None:
         trim(0)
 
 
-def build_model(config: EngineConfig, metrics: EngineMetrics, hand_out: Callable[[list[Delivery]], None]) -> Model:
-    """Loads the model, allocates all memory and warms up. Raises ModelError and StartError."""
+def build_model(
+    config: EngineConfig, metrics: EngineMetrics, hand_out: Callable[[list[Delivery]], None], emitter: Emitter
+) -> Model:
+    """Loads the model, allocates all memory and warms up. Raises ModelError and StartError.
+
+    A step that runs out of memory is told through `emitter`, with what the memory looked like.
+    """
     torch.set_num_threads(config.threads or default_threads())
     loaded = load_model(config.model, device=config.device)
     runner = _runner(config, loaded)
@@ -77,7 +84,7 @@ def build_model(config: EngineConfig, metrics: EngineMetrics, hand_out: Callable
         eos_ids=loaded.tokenizer.eos_ids,
     )
     scheduler = Scheduler(limits, arena)
-    loop = ModelLoop(runner, scheduler, arena, metrics, hand_out)
+    loop = ModelLoop(runner, scheduler, arena, metrics, hand_out, forensics(emitter, config.device, metrics))
     metrics.loaded(
         Loaded(
             version=version("aie-observability"),
@@ -90,6 +97,13 @@ def build_model(config: EngineConfig, metrics: EngineMetrics, hand_out: Callable
     )
     name, longest = config.model_name, scheduler.longest
     return Model(name, loaded.tokenizer, loaded.chat_template, loop, longest, int(time.time()), loaded.revision)
+
+
+def forensics(emitter: Emitter, device: str, metrics: EngineMetrics) -> OomForensics:
+    """What records out-of-memory errors of steps: on a CPU with the state of the KV cache, on CUDA with that of torch's allocator."""
+    if device == "cpu":
+        return oom_forensics(emitter, device, pool=metrics.pool_state)
+    return oom_forensics(emitter, int(device.partition(":")[2] or 0))
 
 
 def _runner(config: EngineConfig, loaded: LoadedModel) -> Runner:

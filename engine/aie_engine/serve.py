@@ -20,9 +20,12 @@ from aie_engine.metrics import EngineMetrics
 from aie_engine.model_thread import ModelThread, StartError, build_model
 from aie_engine.server import application
 from aie_engine.serving import Model, Phase, Serving
+from aie_engine.tracing import otlp_provider, request_tracer
 from aie_hooks.allocator import AllocatorHook
 from aie_hooks.emitter import Emitter
+from aie_hooks.logits import LogitsHooks
 from aie_hooks.requests import RequestHooks
+from aie_hooks.tracing import Tracer
 
 EXIT_OK: Final = 0
 EXIT_CRASHED: Final = 1
@@ -39,13 +42,17 @@ _log = logging.getLogger(__name__)
 
 def serve(config: EngineConfig) -> int:
     """Runs the engine until a signal; returns the exit status. Raises ModelError and StartError when it cannot start."""
+    provider = None if config.otlp_endpoint is None else otlp_provider(config)
     emitter = _emitter(config)
     try:
+        tracer = None if provider is None else request_tracer(config, provider)
         # Before anything is loaded: a port in use should not take seconds to be found out.
-        process = _Process(config, _bind(config.host, config.port), emitter)
+        process = _Process(config, _bind(config.host, config.port), emitter, tracer)
         status = asyncio.run(process.run())
     finally:
         emitter.close()
+        if provider is not None:
+            provider.shutdown()
     if process.thread.is_alive():
         # It hangs in native code or still loads. Taking the interpreter down around it could crash, so leave at once.
         sys.stdout.flush()
@@ -85,15 +92,16 @@ def _deliver(news: list[Delivery]) -> None:
 class _Process:
     """Wires the parts together and takes them down again, in order."""
 
-    def __init__(self, config: EngineConfig, listener: socket.socket, emitter: Emitter) -> None:
+    def __init__(self, config: EngineConfig, listener: socket.socket, emitter: Emitter, tracer: Tracer | None) -> None:
         self._config = config
         self._listener = listener
-        hooks = RequestHooks(emitter, model=config.model_name)
-        self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time())
+        hooks = RequestHooks(emitter, model=config.model_name, tracer=tracer)
+        logits = LogitsHooks(emitter, model=config.model_name)
+        self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time(), logits=logits)
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)
         self._serving = Serving(config, self._metrics)
         self._signalled = asyncio.Event()
-        self.thread = ModelThread(lambda: build_model(config, self._metrics, self._hand_out))
+        self.thread = ModelThread(lambda: build_model(config, self._metrics, self._hand_out, emitter))
 
     async def run(self) -> int:
         """From the first answer on /health to the exit status."""

@@ -17,13 +17,15 @@ from aie_engine.config import EngineConfig
 from aie_engine.kv_arena import KvArena
 from aie_engine.loop import Delivery, ModelLoop
 from aie_engine.metrics import EngineMetrics, Footprint, Loaded
-from aie_engine.model_thread import ModelThread
+from aie_engine.model_thread import ModelThread, forensics
 from aie_engine.request import Outcome
 from aie_engine.scheduler import Limits, Scheduler
 from aie_engine.server import application
 from aie_engine.serving import Model, Serving
 from aie_hooks.emitter import Emitter
+from aie_hooks.logits import LogitsHooks
 from aie_hooks.requests import RequestHooks
+from aie_hooks.tracing import Tracer
 
 WAIT_S = 30.0
 """A bound for what should come soon; no test that passes waits for it."""
@@ -34,11 +36,16 @@ _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content
 class FakeEngine:
     """One engine, served on `url` by a thread. `load` ends the loading phase; until then nothing is served."""
 
-    def __init__(self, *, width: int = 1, template: str = _TEMPLATE, **settings: Any) -> None:
+    def __init__(
+        self, *, width: int = 1, template: str = _TEMPLATE, hook_rate: float = 0.1, tracer: Tracer | None = None, **settings: Any
+    ) -> None:
+        """`hook_rate` is the share of requests that the hooks follow. What they tell goes where the setting `statsd` says."""
         self.config = EngineConfig(model="fake", **({"kv_tokens": 4000, "statsd": "off"} | settings))
         self.runner = FakeRunner(self.config.kv_tokens, self.config.max_step_tokens)
-        hooks = RequestHooks(Emitter("fake", "off"), model="fake")
-        self.metrics = EngineMetrics("fake", "fake", hooks, start_wall_s=time.time())
+        self.emitter = Emitter("fake", self.config.statsd)
+        self.hooks = RequestHooks(self.emitter, model="fake", rate=hook_rate, tracer=tracer)
+        self.logits = LogitsHooks(self.emitter, model="fake", rate=hook_rate)
+        self.metrics = EngineMetrics("fake", "fake", self.hooks, start_wall_s=time.time(), logits=self.logits)
         self.serving = Serving(self.config, self.metrics)
         self.url = ""
         self._width = width
@@ -75,6 +82,7 @@ class FakeEngine:
         self._events.call_soon_threadsafe(self._stop.set)
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
+        self.emitter.close()
 
     def outcomes(self) -> dict[str, int]:
         """Ended requests by outcome, without zeros."""
@@ -97,7 +105,8 @@ class FakeEngine:
         tokenizer = ByteTokenizer(self._width)
         limits = Limits(config.max_running, config.max_waiting, config.max_step_tokens, config.kv_tokens, tokenizer.eos_ids)
         scheduler = Scheduler(limits, arena)
-        loop = ModelLoop(self.runner, scheduler, arena, self.metrics, self._hand_out)
+        watch = forensics(self.emitter, config.device, self.metrics)
+        loop = ModelLoop(self.runner, scheduler, arena, self.metrics, self._hand_out, watch)
         self.metrics.loaded(Loaded("0", "r", "cpu", "float32", Footprint(1_000, 4_000, 10), loop.kv_usage))
         template = ChatTemplate(self._template)
         return Model(config.model_name, tokenizer, template, loop, scheduler.longest, int(time.time()), "r")

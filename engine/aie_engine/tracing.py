@@ -1,0 +1,63 @@
+"""Spans of requests to an OpenTelemetry collector, through OpenTelemetry's own SDK (the extra `otel`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from aie_engine.config import ConfigError, EngineConfig
+from aie_hooks.tracing import Trace, Tracer, span_tracer
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_TRACES_PATH: Final = "/v1/traces"
+_EXPORT_TIMEOUT_S: Final = 5.0
+"""For one batch, retries included; at most so long a collector that is gone holds up the end of the process."""
+
+
+def otlp_provider(config: EngineConfig) -> TracerProvider:
+    """The SDK, exporting in batches by OTLP over HTTP to `config.otlp_endpoint`. To be shut down at the end: that sends the rest.
+
+    Sampling is the SDK's default: what its caller traces, and what `RateTracer` lets begin. Raises ConfigError without the SDK.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise ConfigError(f"--otlp-endpoint needs OpenTelemetry: pip install 'aie-observability[otel]' ({error})") from error
+    resource = Resource.create({"service.name": config.name, "service.version": version("aie-observability")})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint=traces_url(config.otlp_endpoint or ""), timeout=_EXPORT_TIMEOUT_S)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def traces_url(endpoint: str) -> str:
+    """Where spans go for a collector's URL: its path where it has one, else OTLP's own."""
+    parts = urlsplit(endpoint)
+    return urlunsplit(parts._replace(path=parts.path if parts.path.strip("/") else _TRACES_PATH))
+
+
+def request_tracer(config: EngineConfig, provider: TracerProvider) -> Tracer:
+    """The tracer for the hooks: of requests that no caller traces, the share `config.trace_rate` becomes spans."""
+    return RateTracer(span_tracer(config.name, model=config.model_name, provider=provider), config.trace_rate)
+
+
+class RateTracer:
+    """Traces a share of its own, whatever share of the requests the hooks' histograms sample."""
+
+    def __init__(self, tracer: Tracer, rate: float, draw: Callable[[], float] = random.random) -> None:
+        """`draw` gives numbers in [0, 1)."""
+        self._tracer = tracer
+        self._rate = rate
+        self._draw = draw
+
+    def begin(self, headers: Mapping[str, str] | None, operation: str | None, *, sampled: bool) -> Trace | None:
+        """As `aie_hooks.tracing.Tracer`; `sampled` is passed over."""
+        return self._tracer.begin(headers, operation, sampled=self._draw() < self._rate)
