@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fixtures.pages import render
 
-from aie_agent.sources.pages.lint import RULES, SLACK, LintFinding
+from aie_agent.sources.pages.lint import MAX_FINDINGS, RULES, SLACK, LintFinding
 from aie_agent.sources.pages.reader import LINT_EVERY, PageReader
 from aie_telemetry.catalogue import CATALOGUE
 from aie_telemetry.instruments import Registry
@@ -200,3 +200,11 @@ def test_one_page_in_several_is_looked_at_and_the_first_of_another_engine_always
     assert [finding.rule for finding in reader.read(ill).lint] == ["missing_family"]
     assert reader.read(PAGES["tgi-2"].encode()).lint == []
     assert [finding.rule for finding in reader.read(ill).lint] == ["missing_family"]
+
+
+def test_a_page_cannot_fill_the_agent_with_what_is_wrong_with_it() -> None:
+    names = [f"vllm:{'x' * 500}{number}_total" for number in range(3 * MAX_FINDINGS)]
+    lies = "".join(f"# TYPE {name} gauge\n{name} 1\n" for name in names)
+    found = lint(PAGES["vllm-0.8"] + lies)
+    assert len(found) == MAX_FINDINGS
+    assert all(len(finding.family) <= 200 for finding in found)

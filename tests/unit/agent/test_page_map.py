@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fakes.batches import assert_in_catalogue
-from fixtures.pages import render
-from fixtures.pages.render import Request, traffic
+from fixtures.pages import render, render_text
+from fixtures.pages.traffic import Request, traffic
 from prometheus_client.parser import text_string_to_metric_families
 
 from aie_agent.samples import Batch, HistogramPoint
@@ -239,8 +239,8 @@ def test_tgi() -> None:
         "request_duration_seconds", "queue_seconds", "step_seconds", "request_prompt_tokens", "request_generation_tokens",
     }  # fmt: skip
     steps = [one.prefill for one in done] + [gap for one in done for gap in one.gaps]
-    assert_observed(found["step_seconds"], render.TGI_SECONDS, steps)
-    assert_observed(found["request_prompt_tokens"], render.TGI_LENGTHS, [one.prompt for one in done])
+    assert_observed(found["step_seconds"], render_text.TGI_SECONDS, steps)
+    assert_observed(found["request_prompt_tokens"], render_text.TGI_LENGTHS, [one.prompt for one in done])
 
 
 def test_triton() -> None:

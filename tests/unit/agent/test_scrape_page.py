@@ -148,7 +148,13 @@ def test_as_many_lines_are_read_as_the_most_series_can_have() -> None:
 
 def test_everything_that_our_own_engine_can_export_is_taken() -> None:
     registry = Registry()
-    not_on_its_page = ("aie_engine_up", "aie_engine_memory_", "aie_engine_output_", "aie_engine_first_token_", "aie_engine_activation_")
+    not_on_its_page = (
+        "aie_engine_up",
+        "aie_engine_memory_",
+        "aie_engine_output_",
+        "aie_engine_first_token_",
+        "aie_engine_activation_",
+    )
     names = [
         metric
         for metric in CATALOGUE.values()

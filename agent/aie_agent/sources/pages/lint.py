@@ -8,7 +8,7 @@ are compared with each other may be read a moment apart, hence `SLACK`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from aie_agent.sources.pages.engines import ENGINES
@@ -21,7 +21,11 @@ RULES: Final = ("missing_family", "duplicate_pid", "gauge_for_counter", "counter
 SLACK: Final = 10.0
 """Requests by which two counts of the same thing may differ: those that ended while the page was written."""
 
+MAX_FINDINGS: Final = 50
+"""Most findings that are kept of one page."""
+
 _MOST_NAMED: Final = 3
+_MOST_CHARS: Final = 200
 _OUR_PREFIX: Final = "aie_engine_"
 _RECEIVED: Final = ("aie_engine_requests_received_total", "aie_engine_requests_total")
 
@@ -51,7 +55,8 @@ def lint(engine: EngineMap | None, page: Page, names: Set[str], mapped: Page) ->
         ours[sample.name] = ours.get(sample.name, 0.0) + sample.value
     facts = _Facts(engine, page, names, ours)
     rules = (_missing, _kinds_that_lie, _hit_rates, _outcomes, _same_counts, _vanished, _broken_histograms, _pids, _undeclared)
-    return [finding for rule in rules for finding in rule(facts)]
+    found = islice((finding for rule in rules for finding in rule(facts)), MAX_FINDINGS)
+    return [LintFinding(rule, family[:_MOST_CHARS], text[:_MOST_CHARS]) for rule, family, text in found]
 
 
 def _missing(facts: _Facts) -> Iterator[LintFinding]:
