@@ -100,7 +100,7 @@ def build_model(
 
 
 def forensics(emitter: Emitter, device: str, metrics: EngineMetrics) -> OomForensics:
-    """What records out-of-memory errors of steps: on a CPU with the state of the KV cache, on CUDA with that of torch's allocator."""
+    """What records steps that run out of memory: on a CPU with the KV cache's state, on CUDA with that of torch's allocator."""
     if device == "cpu":
         return oom_forensics(emitter, device, pool=metrics.pool_state)
     return oom_forensics(emitter, int(device.partition(":")[2] or 0))
