@@ -200,7 +200,7 @@ async def test_another_programs_page() -> None:
 
 
 async def test_a_page_of_another_engine() -> None:
-    body = (Path(__file__).parents[2] / "fixtures/pages/vllm-0.15-dp2.prom").read_text()
+    body = (Path(__file__).parents[2] / "fixtures/pages/vllm-0.33-dp2.prom").read_text()
     async with serving(answers(body)) as url, source(url) as it:
         assert (it.kind, it.lint, list(it.counts())) == (None, None, [])
         for now_s in (1.0, 2.0):

@@ -14,7 +14,7 @@ from aie_agent.samples import Batch
 from aie_agent.sources.pages.reader import PageReader, PageReading
 from aie_agent.sources.scrape_page import MAX_SERIES, Reading
 
-VLLM = (Path(render.__file__).parent / "vllm-0.15-dp2.prom").read_text()
+VLLM = (Path(render.__file__).parent / "vllm-0.33-dp2.prom").read_text()
 PAGES = {path.stem: path.read_text() for path in Path(render.__file__).parent.glob("*.prom")}
 RUNNING = "# TYPE vllm:num_requests_running gauge\n"
 
@@ -141,7 +141,7 @@ def test_a_page_of_an_engine_that_says_nothing_of_use() -> None:
 def test_a_page_that_changes_its_engine() -> None:
     """Another engine starts at the same address; so does a newer version with other names."""
     reader = PageReader("e")
-    for name in ("vllm-0.8", "vllm-0.15-dp2", "tgi-2", "vllm-0.8"):
+    for name in ("vllm-0.8", "vllm-0.33-dp2", "tgi-2", "vllm-0.8"):
         body = PAGES[name].encode()
         assert reader.read(body).reading == PageReader("e").read(body).reading
 

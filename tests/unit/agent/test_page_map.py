@@ -124,7 +124,7 @@ def test_vllm_v1_as_it_began() -> None:
 
 def test_vllm_with_two_engines_is_one() -> None:
     done = [*traffic(50, 3), *traffic(50, 4)]
-    reading = read("vllm-0.15-dp2")
+    reading = read("vllm-0.33-dp2")
     assert scalars(reading) == {
         "requests_running": 6,
         "requests_waiting": 2,
@@ -136,6 +136,8 @@ def test_vllm_with_two_engines_is_one() -> None:
         "prefix_cache_hits_total": sum(one.cached for one in done),
         **outcomes(done),
         "requests_total outcome=cancelled": 0,
+        "requests_total outcome=error": 0,
+        "requests_total outcome=rejected": 3,
     }
     found = histograms(reading)
     assert_observed(found["time_to_first_token_seconds"], render.TTFT_NEW, [one.queue + one.prefill for one in done])
@@ -164,7 +166,7 @@ def test_sglang_as_it_was() -> None:
 
 def test_sglang_with_replicas_shards_and_priorities() -> None:
     done = [*traffic(30, 6), *traffic(20, 7)]
-    reading = read("sglang-0.5-dp2-tp2")
+    reading = read("sglang-0.5.23-dp2-tp2")
     assert scalars(reading) == {
         "requests_running": 6,  # two replicas; neither their shards nor their priorities are added up
         "requests_waiting": 2,
@@ -183,6 +185,7 @@ def test_sglang_with_replicas_shards_and_priorities() -> None:
     assert_observed(found["time_to_first_token_seconds"], render.SG_TTFT, [one.queue + one.prefill for one in done])
     assert_observed(found["inter_token_seconds"], render.SG_ITL, [gap for one in done for gap in one.gaps])
     assert_observed(found["queue_seconds"], (0, *render.SG_TTFT), [one.queue for one in done])
+    assert_observed(found["time_per_output_token_seconds"], render.SG_ITL, [one.decode / len(one.gaps) for one in done])
 
 
 def test_tensorrt_llm_as_it_began() -> None:

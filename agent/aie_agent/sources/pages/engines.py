@@ -77,6 +77,7 @@ _VLLM: Final = EngineMap(
         _same("requests_running", "vllm:num_requests_running", expected=Expected.ALWAYS),
         _same("requests_waiting", "vllm:num_requests_waiting", expected=Expected.ALWAYS),
         _ended("vllm:request_success", "finished_reason", {**_ENDED, "repetition": "ok"}, Expected.ONCE_SERVED),
+        _ended_as("rejected", "vllm:admission_rejections"),
         # `prompt_tokens` counts whole prompts, also what the prefix cache had; only the newer family says what was computed.
         _only("prompt_tokens_total", "vllm:prompt_tokens_by_source", "source", "local_compute"),
         _same("prompt_tokens_total", "vllm:prompt_tokens", unless=("vllm:prompt_tokens_by_source",)),
@@ -123,6 +124,7 @@ _SGLANG: Final = EngineMap(
         _same("generation_tokens_total", "sglang:generation_tokens", unless=(_REALTIME,)),
         _same("time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
         _same("inter_token_seconds", "sglang:inter_token_latency_seconds"),
+        _same("time_per_output_token_seconds", "sglang:request_time_per_output_token_seconds"),
         _same("request_duration_seconds", "sglang:e2e_request_latency_seconds", expected=Expected.ONCE_SERVED),
         _same("queue_seconds", "sglang:queue_time_seconds"),
         _same("request_prompt_tokens", "sglang:prompt_tokens_histogram"),
