@@ -8,7 +8,7 @@ from typing import Final
 
 from aie_telemetry.api import Snapshot
 from aie_top.columns import engines as engine_columns
-from aie_top.problems import problems_of
+from aie_top.problems import hung_engines, problems_of
 from aie_top.rows import AgentState, EngineRow, Frame, HostRow, MemoryRow, View
 
 # The agent sends once a second. Data older than this is marked, whatever the connection says.
@@ -25,7 +25,13 @@ def build_frame(states: Sequence[AgentState], now_s: float, zone: datetime.tzinf
         hosts=tuple(_host_row(state, stale[state.label]) for state in states),
         problems=tuple(problems_of(states, stale)),
         engines=tuple(
-            EngineRow(agent=state.label, host=state.snapshot.host.hostname, engine=engine, stale_s=stale[state.label])
+            EngineRow(
+                agent=state.label,
+                host=state.snapshot.host.hostname,
+                engine=engine,
+                stale_s=stale[state.label],
+                hangs=engine.name in hung_engines(state.snapshot),
+            )
             for state in states
             if state.snapshot is not None
             for engine in state.snapshot.engines

@@ -7,17 +7,29 @@ from typing import Final
 
 from aie_telemetry.api import Engine, Finding, Severity, Snapshot, Source
 from aie_top import format as fmt
+from aie_top.events import event_rows
 from aie_top.rows import AgentState, ProblemRow
 
 _RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
 
 
 def problems_of(states: Sequence[AgentState], stale: Mapping[str, float | None]) -> list[ProblemRow]:
-    """Worst first; among equals a lost agent, since all that it said is old, then the newest. `stale`: ages by agent's label."""
+    """Worst first; among equals a lost agent, since all that it said is old, then what agents found, then the rest, each with the
+    newest first. `stale`: ages by agent's label."""
+    snapshots = [state.snapshot for state in states if state.snapshot is not None]
     lost = [row for state in states for row in _connection(state, stale[state.label])]
-    found = [row for state in states if state.snapshot is not None for row in _of_one(state.snapshot)]
-    found.sort(key=lambda row: row.age_s if row.age_s is not None else 0.0)
-    return sorted([*lost, *found], key=lambda row: _RANK[row.severity])
+    found = [_finding(finding, one.host.hostname, one.time_s) for one in snapshots for finding in one.findings]
+    rest = [row for one in snapshots for row in _of_one(one)]
+    return sorted([*lost, *_newest_first(found), *_newest_first(rest)], key=lambda row: _RANK[row.severity])
+
+
+def hung_engines(snapshot: Snapshot) -> frozenset[str]:
+    """The engines of which the agent says that they hang."""
+    return frozenset(finding.subject for finding in snapshot.findings if finding.cause == "engine_hung")
+
+
+def _newest_first(rows: Iterable[ProblemRow]) -> list[ProblemRow]:
+    return sorted(rows, key=lambda row: row.age_s if row.age_s is not None else 0.0)
 
 
 def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
@@ -29,12 +41,12 @@ def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
 
 def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     host = snapshot.host.hostname
-    yield from (_finding(finding, host, snapshot.time_s) for finding in snapshot.findings)
+    yield from event_rows(snapshot)
     yield from (_engine_unseen(engine, host) for engine in snapshot.engines if engine.state != "down" and _unseen(engine))
     lost = {engine.name: engine for engine in snapshot.engines if engine.state == "down"}
     yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values())
-    # That the page of an engine that is down does not answer is no second problem.
-    explained = {f"scrape:{name}" for name in lost}
+    # That the page of an engine that is down, or hangs, does not answer is no second problem.
+    explained = {f"scrape:{name}" for name in (*lost, *hung_engines(snapshot))}
     down = [source for source in snapshot.sources if source.state == "down" and source.name not in explained]
     yield from (_source_down(source, host, snapshot.time_s, advise=at == 0) for at, source in enumerate(down))
     yield from _drops(snapshot, host)

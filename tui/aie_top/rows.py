@@ -41,12 +41,13 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`stale_s` is the age of the data when it is old, else None."""
+    """`stale_s` is the age of the data when it is old, else None; `hangs` is whether the agent says so."""
 
     agent: str
     host: str
     engine: Engine
     stale_s: float | None = None
+    hangs: bool = False
 
     @property
     def key(self) -> tuple[str, str]:

@@ -26,6 +26,10 @@ def sort_keys() -> list[str]:
 def _state(row: EngineRow, width: int) -> tuple[Span, ...]:
     if row.stale_s is not None:
         return (Span(fit("stale", width), "warn"),)
+    if row.hangs and row.engine.state != "down":
+        return (Span(fit("HUNG", width), "bad"),)
+    if row.engine.page_reason is not None and row.engine.state == "up":
+        return (Span(fit("mute", width), "warn"),)
     text, tone = _STATES[row.engine.state]
     return (Span(fit(text, width), tone),)
 
@@ -105,7 +109,7 @@ ENGINE_COLUMNS: Final[tuple[Column[EngineRow], ...]] = (
         spans=_state,
         sort_value=lambda row: row.engine.state,
         largest_first=False,
-        about="up, DOWN, - (not known), stale (old data: its agent is away)",
+        about="up, DOWN, HUNG, mute (lives, but its page cannot be read), - (not known), stale (old data: its agent is away)",
     ),
     _engine("requests", "REQ/S", fmt.RATE_WIDTH, 9, lambda e: e.requests_per_second, fmt.rate, "requests finished per second"),
     _engine(

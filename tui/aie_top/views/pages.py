@@ -153,10 +153,12 @@ def _about_engine(row: EngineRow) -> Iterable[tuple[str, str | None]]:
     state = engine.state if row.stale_s is None else f"stale: last seen {fmt.age(row.stale_s)} ago ({engine.state})"
     yield "state", state
     yield "note", engine.note
+    yield "page", engine.page_reason
     yield "host", row.host
     yield "model", engine.model
     yield "engine", " ".join(filter(None, (engine.kind, engine.version))) or None
     yield "device", engine.device
+    yield "container", engine.container
     yield "up for", fmt.age(engine.uptime_s)
     yield "measured by", ", ".join(engine.metrics_from) or None
 
@@ -165,11 +167,16 @@ def _latencies(engine: Engine) -> list[Line]:
     rows: tuple[tuple[str, Quantiles], ...] = (
         ("first token", engine.time_to_first_token),
         ("between tokens", engine.inter_token),
+        ("in tokenizer", engine.tokenize),
         ("in queue", engine.queue),
+        ("prefill", engine.prefill),
+        ("decode", engine.decode),
         ("whole request", engine.duration),
     )
     head = Line((Span(" "), Span(fit("LATENCY", _LABEL_WIDTH), "strong"), Span(f"{'P50':>9}{'P99':>10}", "dim")), "title")
-    texts = ((name, fmt.duration(q.p50_seconds), fmt.duration(q.p99_seconds)) for name, q in rows)
+    stages = {"in tokenizer", "prefill", "decode"}  # of engines that tell of them
+    known = [(name, q) for name, q in rows if name not in stages or q.p99_seconds is not None]
+    texts = ((name, fmt.duration(q.p50_seconds), fmt.duration(q.p99_seconds)) for name, q in known)
     return [head, *(line("  ", Span(fit(name, _LABEL_WIDTH), "dim"), Span(f"{p50:>8}  {p99:>8}")) for name, p50, p99 in texts)]
 
 

@@ -1,0 +1,124 @@
+"""Events and findings of an agent: how long they are shown, what they say, and what they explain."""
+
+from __future__ import annotations
+
+import datetime
+
+import agent_api as fake
+import msgspec
+
+from aie_telemetry.api import Event, Evidence, Finding, Quantiles, Snapshot, Source
+from aie_top.columns.engines import by_key
+from aie_top.events import SHOWN_S
+from aie_top.model import build_frame
+from aie_top.rows import AgentState, EngineRow, Frame
+from aie_top.views.pages import engine_page
+
+MIB = float(1 << 20)
+LABEL = "http://gpu-07:9465"
+HUNG = Finding(
+    cause="engine_hung",
+    subject="smollm2",
+    severity="critical",
+    since_s=fake.TIME_S - 40,
+    summary="engine smollm2 hangs: 3 requests run and no token moves",
+    evidence=(Evidence(text="generated tokens stand at 690 for 40 s (limit 30 s)", metric="aie_engine_generation_tokens_total"),),
+    advice="Dump its stacks twice.",
+)
+
+
+def frame(snapshot: Snapshot) -> Frame:
+    return build_frame([AgentState(label=LABEL, phase="live", snapshot=snapshot, received_s=1000.0)], 1000.0, datetime.UTC)
+
+
+def oom(age_s: float = 5.0, **details: float | str) -> Event:
+    return Event(time_s=fake.TIME_S - age_s, kind="oom", engine="smollm2", summary="out of memory on cuda0", details=details)
+
+
+def state_of(shown: Frame, name: str) -> str:
+    row = next(row for row in shown.engines if row.engine.name == name)
+    return "".join(span.text for span in by_key("state").spans(row, 5)).strip()
+
+
+def page_text(row: EngineRow, shown: Frame) -> str:
+    return "\n".join("".join(span.text for span in line.spans) for line in engine_page(shown, row.key, 120))
+
+
+def test_what_was_asked_and_what_was_there() -> None:
+    details = {
+        "device": "cuda0",
+        "asked_bytes": 512 * MIB,
+        "free_bytes": 100 * MIB,
+        "largest_free_bytes": 64 * MIB,
+        "reserved_unallocated_bytes": 900 * MIB,
+        "retries": 3.0,
+    }
+    (row,) = frame(fake.snapshot(events=(oom(**details),))).problems
+    assert (row.severity, row.subject, row.age_s) == ("warning", "smollm2", 5.0)
+    assert row.summary == "out of memory on cuda0"
+    assert row.why == (
+        "asked for 512 MiB; free on the device 100 MiB; largest free block 64.0 MiB; reserved and not allocated 900 MiB",
+        "device cuda0; retries 3",
+    )
+    assert "in pieces" in row.advice
+
+
+def test_too_full_is_not_called_fragmented() -> None:
+    (row,) = frame(fake.snapshot(events=(oom(asked_bytes=512 * MIB, reserved_unallocated_bytes=5 * MIB),))).problems
+    assert "take less" in row.advice
+    (row,) = frame(fake.snapshot(events=(oom(),))).problems
+    assert row.why == ()
+
+
+def test_for_ten_minutes_and_one_row_for_all() -> None:
+    assert frame(fake.snapshot(events=(oom(SHOWN_S + 1),))).problems == ()
+    (row,) = frame(fake.snapshot(events=(oom(3), oom(100), oom(SHOWN_S), oom(SHOWN_S + 1)))).problems
+    assert row.age_s == 3.0
+    assert row.summary.endswith("(3 times in 10 min)")
+
+
+def test_a_kind_that_this_program_does_not_know() -> None:
+    strange = msgspec.structs.replace(oom(), kind="reloaded", summary="")
+    (row,) = frame(fake.snapshot(events=(strange,))).problems
+    assert (row.severity, row.summary, row.advice) == ("info", "reloaded", "")
+
+
+def test_findings_come_before_what_this_program_sees_itself() -> None:
+    base = fake.troubled()
+    shown = frame(msgspec.structs.replace(base, findings=(HUNG, *base.findings)))
+    assert shown.problems[0].summary == HUNG.summary
+    assert shown.problems[0].why == ("generated tokens stand at 690 for 40 s (limit 30 s) (aie_engine_generation_tokens_total)",)
+    critical = [row.summary for row in shown.problems if row.severity == "critical"]
+    assert "is down" in critical[-1], "though it is newer than the others"
+
+
+def test_an_engine_that_hangs_says_so_in_its_row() -> None:
+    silent = Source(name="scrape:smollm2", state="down", reason="no answer within 2 s")
+    base = fake.healthy()
+    mute = msgspec.structs.replace(base.engines[0], page_reason="no answer within 2 s")
+    before = frame(msgspec.structs.replace(base, engines=(mute, base.engines[1]), sources=(silent,)))
+    assert state_of(before, "smollm2") == "mute"
+    assert state_of(before, "embedder") == "up"
+    assert [row.summary for row in before.problems] == ["source scrape:smollm2 is down: no answer within 2 s"]
+    after = frame(msgspec.structs.replace(base, engines=(mute, base.engines[1]), sources=(silent,), findings=(HUNG,)))
+    assert state_of(after, "smollm2") == "HUNG"
+    assert [row.summary for row in after.problems] == [HUNG.summary], "the finding explains that its page is silent"
+    assert "no answer within 2 s" in page_text(after.engines[0], after)
+
+
+def test_a_lost_agents_engine_is_stale_whatever_it_said() -> None:
+    away = AgentState(
+        label=LABEL, phase="away", reason="x", snapshot=msgspec.structs.replace(fake.healthy(), findings=(HUNG,)), received_s=1.0
+    )
+    assert state_of(build_frame([away], 1000.0, datetime.UTC), "smollm2") == "stale"
+
+
+def test_stages_and_container_on_the_engines_page() -> None:
+    staged = fake.engine("e", prefill=Quantiles(p50_seconds=0.2, p99_seconds=0.4), container="0123456789ab")
+    shown = frame(fake.snapshot(engines=(staged, fake.engine("f"))))
+    with_stages, without = (page_text(row, shown) for row in shown.engines)
+    assert "prefill" in with_stages
+    assert "400 ms" in with_stages
+    assert "0123456789ab" in with_stages
+    assert "decode" not in with_stages, "it does not tell"
+    assert "prefill" not in without
