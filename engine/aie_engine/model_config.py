@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,7 @@ def config_from_huggingface(raw: Mapping[str, Any], path: Path) -> ModelConfig:
     head_dim = fields.integer("head_dim", hidden // max(heads, 1))
     base = _Fields(rope, path).number("rope_theta", fields.number("rope_theta", 10_000.0))
     declared_bias = bool(raw.get("attention_bias", False))
-    return _checked(
+    config = _checked(
         path,
         ModelConfig(
             layers=fields.integer("num_hidden_layers"),
@@ -199,9 +199,10 @@ def config_from_huggingface(raw: Mapping[str, Any], path: Path) -> ModelConfig:
             tied_head=bool(raw.get("tie_word_embeddings", False)),
             attention_bias=declared_bias if architecture.qkv_bias is None else architecture.qkv_bias,
             output_bias=declared_bias and architecture.qkv_bias is None,
-            rope_factors=_rope_factors(rope, base, head_dim, path),
         ),
     )
+    # After the check: there is a factor for each frequency, of which a hostile file claims any number.
+    return _checked(path, replace(config, rope_factors=_rope_factors(rope, base, config.head_dim, path)))
 
 
 def _huggingface_architecture(raw: Mapping[str, Any], path: Path) -> Architecture:
@@ -234,8 +235,8 @@ def _rope_factors(rope: Mapping[str, Any], base: float, head_dim: int, path: Pat
     fields = _Fields(rope, path)
     factor, low, high = (fields.number(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     original = fields.number("original_max_position_embeddings")
-    if high <= low or min(factor, low, original) <= 0:
-        raise ModelError(path, "inconsistent llama3 RoPE factors")
+    if high <= low or min(base, factor, low, original) <= 0:
+        raise ModelError(path, "inconsistent llama3 RoPE factors", "positive ones, high_freq_factor above low_freq_factor")
     factors = []
     for index in range(head_dim // 2):
         wavelength = 2 * math.pi * base ** (2 * index / head_dim)

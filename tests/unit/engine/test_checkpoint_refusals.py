@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import resource
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import logits_of_prompt, tiny_llama, tiny_qwen2, write_folder, write_gguf
+from tiny_models import LLAMA3_ROPE, logits_of_prompt, tiny_llama, tiny_qwen2, write_folder, write_gguf
 
 from aie_engine.errors import ModelError
 from aie_engine.loading import load_model
@@ -166,7 +167,8 @@ SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediat
 
 
 @pytest.mark.parametrize("key", SIZES)
-def test_a_config_that_lacks_or_lies_about_a_size(folder: Path, key: str) -> None:
+def test_a_config_that_lacks_or_lies_about_a_size(tmp_path: Path, key: str) -> None:
+    folder = write_folder(tmp_path / "model", tiny_llama(rope_parameters=LLAMA3_ROPE))  # whose factors are computed from the sizes
     healthy = json.loads((folder / "config.json").read_text())[key]
     edit_json(folder / "config.json", **{key: ...})
     refused(folder, "config.json", f"{key} is missing")
@@ -203,6 +205,26 @@ def test_a_config_that_lacks_or_lies_about_a_size(folder: Path, key: str) -> Non
 def test_a_config_that_cannot_be_computed(folder: Path, changes: dict[str, Any], reason: str) -> None:
     edit_json(folder / "config.json", **changes)
     refused(folder, "config.json", reason)
+
+
+ODD_VALUES = ("x", True, -1, 0, 2**70, 10**400, float("nan"), 1.5, [1, 2], ["a"], [[1]], {}, {"a": 1}, None)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer_config.json"])
+def test_any_value_anywhere_gives_a_model_or_a_model_error(file: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, tiny_qwen2(rope_parameters=LLAMA3_ROPE))
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "x"}')
+    (folder / "chat_template.jinja").unlink()
+    healthy = json.loads((folder / file).read_text())
+    older = ("rope_scaling", "rope_theta", "head_dim", "partial_rotary_factor", "quantization_config", "eos_token_id")
+    rope = [healthy | {"rope_parameters": LLAMA3_ROPE | {key: value}} for key in LLAMA3_ROPE for value in ODD_VALUES]
+    cases = [healthy | {key: value} for key in {*healthy, *older} for value in ODD_VALUES] + rope
+    loaded = 0
+    for case in cases:
+        (folder / file).write_text(json.dumps(case))
+        with contextlib.suppress(ModelError):
+            loaded += load_model(folder).config.layers == 2
+    assert 0 < loaded <= len(cases)
 
 
 def test_the_class_may_be_left_out(folder: Path) -> None:

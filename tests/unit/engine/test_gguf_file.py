@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import tiny_llama, write_gguf
+from tiny_models import tiny_llama, tiny_qwen2, write_gguf
 
 from aie_engine.errors import ModelError
 from aie_engine.gguf_file import open_gguf, stored_bits
@@ -161,6 +161,32 @@ def test_wrong_shape_and_missing_tensor(healthy: bytes, tmp_path: Path) -> None:
     assert key in wrong
     narrow = wrong.replace(key + struct.pack("<I", 128), key + struct.pack("<I", 96))
     assert "has shape" in refused(tmp_path / "wrong.gguf", narrow)
+
+
+_TYPES = gguf.GGUFValueType
+_ODD_VALUES: tuple[tuple[object, ...], ...] = (
+    ("x", _TYPES.STRING),
+    (True, _TYPES.BOOL),
+    (0, _TYPES.UINT32),
+    (-1, _TYPES.INT32),
+    (1 << 63, _TYPES.UINT64),
+    (1.5, _TYPES.FLOAT32),
+    (float("nan"), _TYPES.FLOAT32),
+    ([1, 2], _TYPES.ARRAY, _TYPES.INT32),
+    (["a", "b"], _TYPES.ARRAY, _TYPES.STRING),
+)
+
+
+@pytest.mark.parametrize("value", _ODD_VALUES, ids=lambda value: f"{value[1].name}-{value[0]}")
+def test_any_value_of_any_key_gives_a_model_or_a_model_error(value: tuple[object, ...], tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    more = ("rope.scaling.type", "expert_count", "attention.key_length", "attention.value_length", "attention.sliding_window")
+    healthy = open_gguf(write_gguf(path, tiny_qwen2())).metadata
+    others = ("general.alignment", "split.count", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token")
+    for key in (*healthy, *others, *(f"qwen2.{key}" for key in more)):
+        write_gguf(path, tiny_qwen2(), **{key: value})
+        with contextlib.suppress(ModelError):
+            assert load_model(path).config.layers == 2
 
 
 def encodings() -> list[gguf.GGMLQuantizationType]:

@@ -86,7 +86,8 @@ def write_gguf(
 ) -> Path:
     """Writes `model` as llama.cpp's converter does: renamed tensors, Q and K rows permuted (Llama), RoPE `factors` as a tensor.
 
-    `extra` are more tensors. `metadata` adds or replaces text values, with `__` for the dots of their keys.
+    `extra` are more tensors. `metadata` adds or replaces values, with `__` for the dots of their keys: texts, or what
+    `GGUFWriter.add_key_value` takes after the key.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, config.model_type)
@@ -108,7 +109,7 @@ def write_gguf(
     writer.add_eos_token_id(0)
     writer.add_chat_template(TEMPLATE)
     for key, value in metadata.items():
-        writer.add_string(key.replace("__", "."), value)
+        writer.add_key_value(key.replace("__", "."), *((value, gguf.GGUFValueType.STRING) if isinstance(value, str) else value))
     permuted = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if config.model_type == "llama" else {}
     name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
     state = model.state_dict()
