@@ -145,7 +145,7 @@ class Agent:
         )
 
     def _process_states(self, engine: str) -> list[ProcessState]:
-        return [ProcessState(row.tgid, row.state, row.cpu_cores) for row in self._processes.rows(engine)]
+        return [ProcessState(row.tgid, row.state, row.state_since_s, row.cpu_cores) for row in self._processes.rows(engine)]
 
     def _unanswered_since_s(self, engine: str) -> float | None:
         health = self._discovered.page_health(engine)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from aie_agent.samples import Batch
 from aie_agent.sources.base import Health, Runner, Source
+
+log = logging.getLogger(__name__)
 
 
 class Runners:
@@ -62,4 +65,7 @@ class Runners:
 async def _end(source: Source, task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-    await source.close()
+    try:
+        await source.close()
+    except Exception:  # what goes must not take those with it that stay
+        log.exception("source %s could not be closed", source.name)

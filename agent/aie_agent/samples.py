@@ -48,7 +48,8 @@ class Hello(NamedTuple):
 
 class Found(NamedTuple):
     """An engine that the scan for known engines found: what it would be called, its processes (the one that was started first), and
-    where its page can be read from here. `note` says why it cannot."""
+    where its page can be read from here. `note` says why it cannot, `hint` what may be the reason if
+    nothing is there."""
 
     name: str
     kind: str
@@ -56,6 +57,7 @@ class Found(NamedTuple):
     url: str | None
     container: str | None = None
     note: str | None = None
+    hint: str | None = None
 
 
 @dataclass(slots=True)

@@ -13,10 +13,12 @@ from aie_telemetry.catalogue import Kind
 
 
 class ProcessState(NamedTuple):
-    """What causes need of a process: `state` is the letter of /proc/PID/stat (R, S, D, T, t, ...), CPU is of the last period."""
+    """What causes need of a process: `state` is the letter of /proc/PID/stat (R, S, D, T, t, ...), found at each look since
+    `state_since_s`; CPU is of the last period."""
 
     tgid: int
     state: str
+    state_since_s: float
     cpu_cores: float | None
 
 

@@ -1,11 +1,13 @@
-"""When an engine hangs, whatever its health page says: requests run and nothing moves, or its page does not answer while it lives.
+"""When an engine hangs, whatever its health page says: requests run and nothing moves, its page does not answer while it lives, or
+one of its processes is stopped.
 
 The rule has no statistics. It raises no false alarm as long as an engine with a request running shows one sign of life within
 `hung_after`: any change of any series in `SIGNS`. Chunked prefill, load spikes, long queues, restarts (a counter that falls has
 moved) and gaps between scrapes all do. What does not, and is reported although nothing is broken: one step of the model loop that
 takes longer than `hung_after` (a long prompt prefilled in one piece on a slow host, a compilation at a first shape). Where such
 steps are normal, `findings.hung_after` has to be longer than they are; the default of 30 s is beyond any step of a GPU engine that
-we know of. A page that does not answer for `hung_after` is wrong by itself: nothing has to be assumed.
+we know of. A page that does not answer, or a process that is stopped, for `hung_after` is wrong by itself: nothing has to be
+assumed.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ COUNT_AT_THE_END: Final = frozenset({"llama.cpp", "tgi", "tensorrt-llm", "triton
 only where its page also has something that moves with every step, and else only by whether its page answers."""
 
 _DONE: Final = ("ok", "error")
+_STOPPED: Final = "Tt"
 _NOT_SEEN: Final = (
     "what the GPU does: this version reads no GPUs, so a kernel that never ends is not told from a deadlock on the host"
 )
@@ -68,21 +71,22 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     if view.state(engine) == "down":
         return None
     limit_s = view.limits.hung_after_s
+    processes = view.processes(engine)
+    stopped = [process for process in processes if process.state in _STOPPED]
     stalled = _stalled(view, engine, now_s, now_s)
     silent_s = _silent_since(view, engine, now_s)
-    if stalled is None and silent_s is None:
+    halted_s = [process.state_since_s for process in stopped if now_s - process.state_since_s >= limit_s]
+    if stalled is None and silent_s is None and not halted_s:
         return None
     if stalled is None and silent_s is not None:
         # What its page said last may be old, and still tells what it was at when it fell silent.
         stalled = _stalled(view, engine, now_s, silent_s)
-    processes = view.processes(engine)
-    stopped = [process for process in processes if process.state in "Tt"]
-    since_s = min(moment for moment in (stalled.since_s if stalled else None, silent_s) if moment is not None)
+    moments = [*halted_s, *([stalled.since_s] if stalled else []), *([silent_s] if silent_s is not None else [])]
     return Finding(
         cause=CAUSE,
         subject=engine,
         severity="critical" if stalled is not None or stopped else "warning",
-        since_s=since_s,
+        since_s=min(moments),
         summary=_summary(engine, stalled, stopped),
         evidence=tuple(_evidence(stalled, silent_s, processes, limit_s, now_s)),
         advice=_advice(processes),
@@ -187,7 +191,8 @@ def _evidence(
         yield Evidence(text=text, metric="aie_agent_source_up")
     for process in processes:
         if process.state in _STATES:
-            text = f"process {process.tgid} {_STATES[process.state].sentence} (state {process.state})"
+            held = f"for {now_s - process.state_since_s:.0f} s (limit {limit_s:g} s)"
+            text = f"process {process.tgid} {_STATES[process.state].sentence} {held} (state {process.state})"
             yield Evidence(text=text, metric="aie_engine_up")
     cores = [process.cpu_cores for process in processes if process.cpu_cores is not None]
     if cores:

@@ -126,7 +126,7 @@ class SnapshotBuilder:
             processes=tuple(_process(row) for row in self._processes.rows(name)),
             generation_tokens_history=rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
             running_history=self._levels("aie_engine_requests_running", now_s, engine=name),
-            page_reason=self._page_reason(name),
+            page_reason=self._page_reason(name, found),
             note=self._note(name, found),
         )
 
@@ -137,10 +137,12 @@ class SnapshotBuilder:
         page = found.note if found else None
         return "; ".join(filter(None, (self._processes.note(name), page))) or None
 
-    def _page_reason(self, name: str) -> str | None:
+    def _page_reason(self, name: str, found: Found | None) -> str | None:
         """Why the page of a live engine cannot be read."""
         health = self._discovered.page_health(name) if self._discovered else None
-        return None if health is None or self._engines.state(name) == "down" else health.reason
+        if health is None or health.reason is None or self._engines.state(name) == "down":
+            return None
+        return "; ".join(filter(None, (health.reason, found.hint if found else None)))
 
     def _info(self, name: str, now_s: float) -> dict[str, str]:
         live = _live(self._store.scalars("aie_engine_info", engine=name), now_s)

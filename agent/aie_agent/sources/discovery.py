@@ -155,7 +155,9 @@ class Scanner:
         except OSError:
             container = None
         url, note = page_of(root, endpoint, container)
-        return Found(_name(root, endpoint, container), root.known.kind, tuple(members), url, container, note)
+        flag = root.known.page_flag
+        hint = f"it was started without {flag}" if flag and flag not in root.argv else None
+        return Found(_name(root, endpoint, container), root.known.kind, tuple(members), url, container, note, hint)
 
 
 def groups_of(processes: Mapping[int, Process]) -> dict[int, list[int]]:

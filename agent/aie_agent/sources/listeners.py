@@ -61,6 +61,8 @@ def listeners(process: Path) -> dict[str, Listener]:
         except OSError:  # no IPv6 on this host; or the process is gone
             continue
         for row in rows:
+            if f" {_LISTEN} " not in row:  # connections can be many
+                continue
             fields = row.split(None, 10)
             if len(fields) > 9 and fields[3] == _LISTEN:
                 found[fields[9]] = Listener(*_read_address(fields[1]))

@@ -46,6 +46,7 @@ class ProcessRow(NamedTuple):
     cpu_cores: float | None
     threads: int
     state: str
+    state_since_s: float
 
 
 class _Engine(NamedTuple):
@@ -198,4 +199,5 @@ def _row(reading: ProcessReading) -> ProcessRow:
         cpu_cores=reading.cpu_cores,
         threads=reading.stat.threads,
         state=reading.stat.state,
+        state_since_s=reading.state_since_s,
     )

@@ -18,7 +18,8 @@ _CGROUPS_KEPT_S: Final = 10.0
 
 
 class ProcessReading(NamedTuple):
-    """One process at one time. Sums over its threads are None until they have been read, and hold what ended threads counted."""
+    """One process at one time. Sums over its threads are None until they have been read, and hold what ended threads counted.
+    `state_since_s` is since when each reading found its main thread in the state of now."""
 
     process: ProcessId
     command: str
@@ -27,6 +28,7 @@ class ProcessReading(NamedTuple):
     stat: text.ProcessStat
     memory: text.ProcessMemory
     cpu_cores: float | None
+    state_since_s: float
     run_queue_s: float | None
     voluntary_switches: float | None
     involuntary_switches: float | None
@@ -40,6 +42,8 @@ class _Known:
     start_time_s: float
     newborn: bool
     command: str = ""
+    state: str = ""
+    state_since_s: float = 0.0
     cpu_ticks: int | None = None
     tasks_read_s: float = float("-inf")
     run_queue: MonotonicSum[int] | None = None
@@ -78,6 +82,10 @@ class ProcessReader:
                 refusals[process] = f"what process {process.tgid} runs, and in which control group, cannot be read: {error}"
         self._known = {process: self._known[process] for process in stats}
         refusals |= self._read_tasks(stats, uptime_s)
+        for process, stat in stats.items():
+            known = self._known[process]
+            if stat.state != known.state:
+                known.state, known.state_since_s = stat.state, now_s
         readings = [self._reading(process, stats[process], memories[process], uptime_s) for process in stats]
         self._last_uptime_s = uptime_s
         return readings, refusals
@@ -127,6 +135,7 @@ class ProcessReader:
             stat=stat,
             memory=memory,
             cpu_cores=cpu_cores,
+            state_since_s=known.state_since_s,
             run_queue_s=None if known.run_queue is None else known.run_queue.total / 1e9,
             voluntary_switches=known.voluntary.total if switches_known else None,
             involuntary_switches=known.involuntary.total if switches_known else None,

@@ -160,6 +160,16 @@ def test_only_loopback_is_ever_asked(host: Host, address: str, url: str | None) 
     assert (found.note is None) == (url is not None)
 
 
+def test_started_without_the_flag_that_gives_a_page(host: Host) -> None:
+    host.process(10, "llama-server\0-m\0x.gguf\0")
+    host.listen(10, 8080)
+    host.process(20, "python3\0-m\0sglang.launch_server\0--enable-metrics\0")
+    host.listen(20, 30000)
+    llama, sglang = host.scan()
+    assert (llama.url, llama.hint) == ("http://127.0.0.1:8080/metrics", "it was started without --metrics")
+    assert sglang.hint is None
+
+
 def test_tls(host: Host) -> None:
     host.process(10, f"{VLLM}--ssl-certfile\0x.pem\0")
     host.listen(10, 8000)

@@ -22,7 +22,7 @@ class World:
     def __init__(self) -> None:
         self.store = Store(max_series=1000, retention_s=300.0)
         self.state = "up"
-        self.processes: list[ProcessState] = [ProcessState(10, "S", 0.0)]
+        self.processes: list[ProcessState] = [ProcessState(10, "S", 900.0, 0.0)]
         self.unanswered_since_s: float | None = None
         self.view = View(
             store=self.store,
@@ -201,7 +201,7 @@ class TestSilentPage:
         world = World()
         stood = busy(world, 0, 10, rate=5.0, running=2.0)
         world.unanswered_since_s = 1010.0
-        world.processes = [ProcessState(10, "T", 0.0)]
+        world.processes = [ProcessState(10, "T", 1011.0, 0.0)]
         assert world.at(1039.0) is None
         finding = world.at(1041.0)
         assert finding is not None
@@ -212,7 +212,7 @@ class TestSilentPage:
         assert f"{stood:.0f} for 32 s" in text
         assert "when its page was last read" in text
         assert "has not answered in time for 31 s (limit 30 s)" in text
-        assert "process 10 is stopped (state T)" in text
+        assert "process 10 is stopped for 30 s (limit 30 s) (state T)" in text
         assert "kill -CONT 10" in finding.advice
 
     def test_idle_is_a_warning(self) -> None:
@@ -227,11 +227,36 @@ class TestSilentPage:
     def test_stuck_in_the_kernel(self) -> None:
         world = World()
         world.unanswered_since_s = 1000.0
-        world.processes = [ProcessState(10, "S", 0.0), ProcessState(11, "D", 0.0)]
+        world.processes = [ProcessState(10, "S", 900.0, 0.0), ProcessState(11, "D", 1001.0, 0.0)]
         finding = world.at(1031.0)
         assert finding is not None
         assert "process 11 waits in the kernel" in finding.evidence[1].text
         assert "/proc/11/stack" in finding.advice
+
+
+class TestStopped:
+    """A process that stands still cannot serve, whether or not it has a page, and whether or not hooks told of requests."""
+
+    def test_for_long_enough(self) -> None:
+        world = World()
+        world.processes = [ProcessState(9, "S", 900.0, 0.5), ProcessState(10, "T", 1000.0, 0.0)]
+        assert world.at(1029.0) is None
+        finding = world.at(1030.0)
+        assert finding is not None
+        assert (finding.severity, finding.since_s) == ("critical", 1000.0)
+        assert "kill -CONT 10" in finding.advice
+
+    def test_a_debugger_that_looks_in_now_and_then(self) -> None:
+        world = World()
+        for second in range(200):
+            state, since = ("t", 1000.0 + second - second % 10) if second % 10 < 3 else ("S", 900.0)
+            world.processes = [ProcessState(10, state, since, 0.0)]
+            assert world.at(1000.0 + second) is None
+
+    def test_a_disk_that_is_busy_for_long(self) -> None:
+        world = World()
+        world.processes = [ProcessState(10, "D", 900.0, 0.0)]
+        assert world.at(1000.0) is None, "loading a model looks like this"
 
 
 def test_the_worst_first_and_as_a_metric() -> None:
