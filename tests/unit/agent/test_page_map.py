@@ -284,6 +284,31 @@ def test_triton_with_the_tensorrt_llm_backend() -> None:
     assert_observed(histograms(reading)["time_to_first_token_seconds"], (0.1, 0.5, 2.0, 5.0), seconds)
 
 
+def test_a_replica_that_goes_or_begins_anew_takes_nothing_away() -> None:
+    """A version of a model is unloaded, and loaded again: what it had counted stays counted, and nothing is counted twice."""
+    reader = PageReader("e")
+    ended = []
+    for first, second in ((100, 1000), (110, 1000), (115, None), (120, 0), (120, 7), (3, 9)):
+        lines = [f'nv_inference_request_success{{model="m",version="1"}} {first}\n']
+        lines += [f'nv_inference_request_success{{model="m",version="2"}} {second}\n'] if second is not None else []
+        reading = reader.read("".join(lines).encode())
+        ended.append(scalars(reading)["requests_total outcome=ok"])
+    assert ended == [1100, 1110, 1115, 1120, 1127, 1132]
+
+
+def test_a_histogram_of_replicas_does_not_fall_either() -> None:
+    """One of two engines is gone, then comes back; in each page the buckets agree with the count."""
+    reader = PageReader("e")
+    page = (PAGES / "vllm-0.33-dp2.prom").read_text()
+    of_one = "".join(line for line in page.splitlines(keepends=True) if 'engine="1"' not in line)
+    counts = []
+    for text in (page, of_one, page):
+        reading = reader.read(text.encode())
+        assert not reading.reading.refused
+        counts.append(sum(histograms(reading)["time_to_first_token_seconds"].counts))
+    assert counts == [100, 100, 100]
+
+
 def test_llama_cpp() -> None:
     assert scalars(read("llama.cpp-b4000")) == {
         "requests_running": 1,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from aie_agent.sources.monotonic import MonotonicSum
 from aie_agent.sources.pages.rows import HISTOGRAM_PARTS, EngineMap, Fold, Row, Term, exposed_names
 from aie_agent.sources.statsd_reasons import Reason
-from aie_telemetry.catalogue import Kind
+from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import Page, PageSample, Tags, number
 
 _MEMO_ENTRIES: Final = 20_000
@@ -77,6 +78,7 @@ class PageMapper:
         self._plan = _Plan({}, set())
         self._seen: tuple[Set[str], dict[str, str]] | None = None
         self._memo: dict[tuple[str, Tags], list[_Target] | str] = {}
+        self._sums: dict[_Slot, MonotonicSum[Tags]] = {}
 
     def map(self, page: Page, names: Set[str]) -> Mapped:
         """`names` are those of the lines of `page`. Raises nothing.
@@ -91,15 +93,24 @@ class PageMapper:
         mapped = Mapped(Page({}, [], page.bad_lines, page.unread_lines))
         numbers, broken = self._numbers(page.samples, mapped.refused)
         samples: dict[tuple[str, Tags], float] = {}
+        self._sums = {slot: self._sums.get(slot) or MonotonicSum() for slot in self._to_add_up(numbers)}
         for index, of_row in sorted(numbers.items()):
             bad = broken.get(index, set()) | _unlike(of_row)
             if bad:
                 mapped.refused["bad_histogram"] += len(bad)
-            _say(self._map.rows[index], of_row, bad, samples)
+            _say(self._map.rows[index], of_row, bad, self._sums, samples)
         models = {value for _, tags in samples for label, value in tags if label == "model"}
         mapped.page.samples.extend(_infos(self._map, page.samples, models))
         mapped.page.samples.extend(PageSample(name, tags, value) for (name, tags), value in samples.items())
         return mapped
+
+    def _to_add_up(self, numbers: dict[int, _Numbers]) -> Iterator[_Slot]:
+        """The totals that have, or had, several replicas: one that is gone or begins anew must not make their sum fall."""
+        for index, of_row in numbers.items():
+            if CATALOGUE[self._map.rows[index].metric].kind is not Kind.GAUGE:
+                for slot, of_replicas in of_row.items():
+                    if (len(of_replicas) > 1 or slot in self._sums) and all(map(math.isfinite, of_replicas.values())):
+                        yield slot
 
     def _numbers(self, samples: Iterable[PageSample], refused: Counter[str]) -> tuple[dict[int, _Numbers], dict[int, set[Tags]]]:
         """The numbers of each row by replica, and its histograms of which a line came twice."""
@@ -240,13 +251,22 @@ def _unlike(numbers: _Numbers) -> set[Tags]:
     return unlike
 
 
-def _say(row: Row, numbers: _Numbers, bad: Set[Tags], samples: dict[tuple[str, Tags], float]) -> None:
+def _say(
+    row: Row,
+    numbers: _Numbers,
+    bad: Set[Tags],
+    sums: Mapping[_Slot, MonotonicSum[Tags]],
+    samples: dict[tuple[str, Tags], float],
+) -> None:
     """Adds what `row` says to `samples`."""
     terms: dict[tuple[str, Tags], list[float]] = {}
     for slot, of_replicas in numbers.items():
         if slot.is_scalar or slot.series not in bad:
             values = of_replicas.values()
-            value = sum(values) if row.terms[slot.term].fold is Fold.SUM else max(values)
+            if slot in sums:
+                value = sums[slot].update(of_replicas, ())
+            else:
+                value = sum(values) if row.terms[slot.term].fold is Fold.SUM else max(values)
             terms.setdefault((slot.name, slot.tags), []).append(value)
     for key, values_of_terms in terms.items():
         if len(values_of_terms) == len(row.terms):
