@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aie_agent.events import MAX_EVENTS, EventLog
 from aie_agent.sources.statsd_events import PER_ENGINE, PER_MINUTE, EventIntake
 from aie_agent.sources.statsd_reasons import Reason
@@ -48,6 +50,14 @@ class TestOnTheWire:
                 parsed = Parser(datadog=datadog).line(line)
                 assert parsed.event is None, line
                 assert [refusal.reason for refusal in parsed.refusals] == ["bad_event"], line
+
+
+    def test_the_line_in_the_document(self) -> None:
+        document = (Path(__file__).parents[3] / "docs/statsd.md").read_text()
+        (line,) = [line.strip() for line in document.splitlines() if line.startswith("    _e{")]
+        event = Parser().line(line.encode()).event
+        assert event is not None
+        assert event.details == {"asked_bytes": 1e9}
 
 
 class TestIntake:
