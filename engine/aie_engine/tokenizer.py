@@ -55,10 +55,9 @@ class Tokenizer:
         templates, which write all of theirs. Without it they are ordinary text, so that a user cannot forge a turn, and
         the model's begin-of-sequence token is put in front where it wants one.
         """
-        if allow_special:
-            ids: list[int] = self._marked.encode(text, add_special_tokens=False).ids
-        else:
-            ids = self._plain.encode(text, add_special_tokens=True).ids
+        backend = self._marked if allow_special else self._plain
+        # A batch of one: only for batches does the library let other threads run meanwhile, the model's among them.
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=not allow_special)[0].ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

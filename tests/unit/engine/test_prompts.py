@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +64,32 @@ def test_what_fits_is_never_refused_nor_changed(piece: str, times: int, longest:
         assert encode_prompt(TOKENIZER, text, longest, allow_special=allow_special) == whole
     except RequestTooLongError:
         assert len(whole) > longest
+
+
+@pytest.mark.parametrize("allow_special", [True, False])
+def test_other_threads_run_while_a_prompt_is_encoded(allow_special: bool) -> None:
+    """A long prompt takes 20 ms and more: with Python's lock held, the model would stand still for as long."""
+    text = "1 a " * 250_000
+    longest_s = 0.0
+    stop, running = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        nonlocal longest_s
+        last = time.perf_counter()
+        while not stop.is_set():
+            running.set()
+            now = time.perf_counter()
+            longest_s = max(longest_s, now - last)
+            last = now
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        assert running.wait(30)
+        began = time.perf_counter()
+        TOKENIZER.encode(text, allow_special=allow_special)
+        took_s = time.perf_counter() - began
+    finally:
+        stop.set()
+        thread.join()
+    assert longest_s < took_s / 2  # with the lock held: all of it
