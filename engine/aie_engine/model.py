@@ -146,7 +146,7 @@ class Layer:
         mixed = []
         first_row = len(step.singles)
         # The query heads that share a key head become rows of one head: each key is read once, not once for each of them.
-        queries = turned[:first_row, None, :heads].unflatten(2, (kv_heads, heads // kv_heads)).unbind(0)
+        queries = turned[:first_row, :heads].view(first_row, 1, kv_heads, heads // kv_heads, head_dim).unbind(0)
         for query, span in zip(queries, step.singles, strict=True):
             keys, values = kv.read(index, span.kv_start, span.kv_tokens)
             mixed.append(F.scaled_dot_product_attention(query, keys, values).view(1, heads * head_dim))

@@ -14,7 +14,8 @@ from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.sources.statsd_aggregate import ANONYMOUS, SILENT_S, Aggregator
 from aie_agent.sources.statsd_series import GENERAL_BOUNDS, Identity, conflicts, verdict
 from aie_agent.store import Store
-from aie_telemetry.catalogue import CATALOGUE, INTER_TOKEN_BUCKETS, Kind
+from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.catalogue.buckets import INTER_TOKEN_BUCKETS
 from aie_telemetry.statsd import TYPES, Parser, Sample
 
 REQUESTS = "aie_engine_requests_received_total,engine=e,model=m"

@@ -1,0 +1,31 @@
+"""Engines' processes as the kernel sees them: `aie_process_*`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aie_telemetry.catalogue.metric import Metric, counter, gauge
+
+_PROCESS = ("engine",)
+PROCESS_METRICS: Final[tuple[Metric, ...]] = (
+    gauge("aie_process_instances", "processes", _PROCESS, "Live processes of the engine."),
+    gauge("aie_process_threads", "threads", _PROCESS, "Threads of the engine's processes."),
+    gauge("aie_process_resident_anon_bytes", "bytes", _PROCESS, "Resident anonymous memory (RssAnon): heap, tensors, stacks."),
+    gauge("aie_process_resident_file_bytes", "bytes", _PROCESS, "Resident file-backed memory (RssFile): code, mapped weights."),
+    gauge("aie_process_resident_shmem_bytes", "bytes", _PROCESS, "Resident shared memory (RssShmem)."),
+    gauge("aie_process_swap_bytes", "bytes", _PROCESS, "Memory of the engine's processes that is swapped out."),
+    counter("aie_process_cpu_seconds_total", "seconds", (*_PROCESS, "mode"), "CPU time by mode: user, system."),
+    counter("aie_process_run_queue_seconds_total", "seconds", _PROCESS,
+             "Time that threads were ready to run and waited for a CPU (schedstat). Rises when neighbours take the CPU."),
+    counter("aie_process_context_switches_total", "switches", (*_PROCESS, "kind"),
+             "Context switches: voluntary (the thread waited) or involuntary (it was preempted)."),
+    counter("aie_process_major_faults_total", "faults", _PROCESS, "Page faults that needed the disk."),
+    counter("aie_process_cgroup_throttled_seconds_total", "seconds", _PROCESS,
+             "Time that the CPU quota of the engine's cgroup stopped it. Absent where no quota is set."),
+    counter("aie_process_cgroup_throttled_periods_total", "periods", _PROCESS,
+             "Enforcement periods in which the quota stopped the cgroup. Absent where no quota is set."),
+    counter("aie_process_cgroup_periods_total", "periods", _PROCESS,
+             "Enforcement periods of the quota. Absent where no quota is set."),
+    gauge("aie_process_cgroup_memory_bytes", "bytes", _PROCESS, "Memory charged to the engine's cgroup, page cache included."),
+    gauge("aie_process_cgroup_memory_limit_bytes", "bytes", _PROCESS, "Memory limit of the engine's cgroup. Absent where none is set."),
+)  # fmt: skip
