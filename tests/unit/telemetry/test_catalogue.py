@@ -23,7 +23,7 @@ PACKAGES: Final = {
     "aie_top": ROOT / "tui",
 }
 
-FAMILIES: Final = ("engine", "gpu", "cuda", "process", "host", "leak", "drift", "kernel", "finding", "agent", "hooks")
+GROUPS: Final = ("engine", "gpu", "cuda", "process", "host", "leak", "drift", "kernel", "finding", "agent", "hooks")
 BASE_UNITS: Final = ("seconds", "bytes", "ratio", "celsius", "watts", "joules", "hertz")
 UNBASED: Final = re.compile(
     r"_(?:ms|us|ns|milliseconds|microseconds|minutes|hours|kb|mb|gb|kib|mib|gib|percent|mhz|milliwatts|mj)(?:_|$)"
@@ -42,7 +42,7 @@ METRICS: Final = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATAL
 @METRICS
 def test_names(metric: Metric) -> None:
     assert re.fullmatch(r"aie_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
-    assert metric.name.split("_")[1] in FAMILIES
+    assert metric.name.split("_")[1] in GROUPS
     assert metric.name.startswith(RESERVED_PREFIX)
     assert not UNBASED.search(metric.name)
     assert not metric.name.endswith(("_bucket", "_sum", "_count", "_created")) or metric.name == "aie_process_instances"
@@ -140,7 +140,7 @@ def _names_used(path: Path) -> Iterator[tuple[str, int]]:
 
 
 # Parts of names, which a program completes or compares with.
-PREFIXES: Final = frozenset({"aie_", *(f"aie_{family}_" for family in FAMILIES)})
+PREFIXES: Final = frozenset({"aie_", *(f"aie_{family}_" for family in GROUPS)})
 
 
 def test_no_source_uses_a_name_that_is_not_in_the_catalogue() -> None:
