@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 import urllib3
 
 from aie_telemetry import api
+from aie_telemetry.events import encode_event
 from aie_telemetry.exposition import PageParser
 from tests.e2e.programs import BIN, HTTP, Program, Start, engine_view, eventually, get, snapshot
 
@@ -143,3 +146,23 @@ def test_check_lists_what_it_finds(start: Start, tmp_path: Path) -> None:
     assert str(engine.process.pid) in row["found"]
     off = subprocess.run([*check, "--no-discovery"], capture_output=True, text=True, check=False).stdout
     assert "found: " not in off
+
+
+def test_an_event_is_kept_and_shown(start: Start, tmp_path: Path) -> None:
+    agent, agent_url = start_agent(start, tmp_path)
+    eventually(lambda: snapshot(agent_url), alive=agent)
+    details = {"asked_bytes": float(3 << 30), "free_bytes": float(1 << 30), "reserved_unallocated_bytes": float(2 << 30)}
+    event = api.Event(time_s=time.time(), kind="oom", engine="leaky", summary="out of memory on cuda0", details=details)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hook:
+        hook.connect(str(tmp_path / "statsd.sock"))
+        hook.send(encode_event(event))
+        view = eventually(lambda: (view := engine_view(agent_url, "leaky")) and view.processes and view, alive=agent)
+    assert view.processes[0].tgid == os.getpid(), "the kernel says who sent it"
+    kept = msgspec.json.decode(get(f"{agent_url}/api/v1/events")[1], type=api.Events).events
+    assert [(each.engine, each.kind, each.details) for each in kept] == [("leaky", "oom", details)]
+    assert eventually(lambda: snapshot(agent_url), alive=agent).events == kept
+    eventually(lambda: {"kind": "oom"} in exported(agent_url, "aie_agent_events_total"), alive=agent)
+    top = [BIN / "aie-top", "--connect", agent_url, "--once"]
+    text = subprocess.run(top, capture_output=True, text=True, check=True).stdout
+    assert "leaky: out of memory on cuda0" in text
+    assert "asked for 3.00 GiB; free on the device 1.00 GiB; reserved and not allocated 2.00 GiB" in " ".join(text.split())

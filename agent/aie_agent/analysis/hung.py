@@ -53,6 +53,7 @@ only where its page also has something that moves with every step, and else only
 
 _DONE: Final = ("ok", "error")
 _STOPPED: Final = "Tt"
+_GLANCE_S: Final = 3.0
 _NOT_SEEN: Final = (
     "what the GPU does: this version reads no GPUs, so a kernel that never ends is not told from a deadlock on the host"
 )
@@ -98,9 +99,11 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled 
     """Whether requests ran and nothing moved over the last `hung_after` seconds; the gauge must have been current at `fresh_s`."""
     start_s = now_s - view.limits.hung_after_s
     store = view.store
-    running = [series for series in store.scalars(RUNNING, engine=engine) if series.valid_until_s >= fresh_s]
-    busy = [series for series in running if _runs_since(series, start_s)]
+    running = [series for series in store.scalars(RUNNING, engine=engine) if series.valid_until_s >= fresh_s and series.value > 0]
     tokens = store.scalars(TOKENS, engine=engine)
+    if not running or any(_moved(series, max(start_s, now_s - _GLANCE_S)) for series in tokens):
+        return None  # as nearly always, for a few microseconds
+    busy = [series for series in running if _runs_since(series, start_s)]
     if not busy or not any(_first_s(series) <= start_s for series in tokens) or not _counts_as_it_goes(view, engine):
         return None
     signs = list(_signs(view, engine))
