@@ -37,6 +37,10 @@ bench: setup-dev ## what agent, hooks, StatsD input and aie-top cost here
 	@$(BIN)/python bench/statsd_input.py
 	@$(BIN)/python bench/top_cost.py
 
+bench-engine: setup-dev ## the engine beside transformers, and how steady its tokens come; fails below the targets
+	@$(BIN)/python bench/engine_speed.py
+	@$(BIN)/python bench/inter_token.py
+
 bench-hooks: setup-dev ## what each hook costs, and how that compares to the packages statsd and datadog
 	@$(BIN)/python bench/hooks_cost.py
 	@$(BIN)/python bench/hooks_peers.py
