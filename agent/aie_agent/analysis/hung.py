@@ -103,7 +103,7 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled 
     tokens = store.scalars(TOKENS, engine=engine)
     if not running or any(_moved(series, max(start_s, now_s - _GLANCE_S)) for series in tokens):
         return None  # as nearly always, for a few microseconds
-    busy = [series for series in running if _runs_since(series, start_s)]
+    busy = [series for series in running if _runs_since(series, start_s, view.limits.hung_after_s / 2)]
     if not busy or not any(_first_s(series) <= start_s for series in tokens) or not _counts_as_it_goes(view, engine):
         return None
     signs = list(_signs(view, engine))
@@ -149,10 +149,13 @@ def _first_s(series: Series) -> float:
     return next((time_s for time_s, _ in series.ring.since(0.0)), float("inf"))
 
 
-def _runs_since(series: Series, start_s: float) -> bool:
-    """Whether a gauge was above 0 all the time since `start_s`, and known then already."""
+def _runs_since(series: Series, start_s: float, most_apart_s: float) -> bool:
+    """Whether a gauge was above 0 all the time since `start_s`, and known then already. Values further apart than `most_apart_s`
+    say nothing of the time between them: the agent stood still, or its clock was set."""
     points = list(series.ring.since(start_s))
-    return bool(points) and points[0][0] <= start_s and all(value > 0 for _, value in points)
+    known = bool(points) and points[0][0] <= start_s
+    apart = any(after - before > most_apart_s for (before, _), (after, _) in pairwise(points))
+    return known and not apart and all(value > 0 for _, value in points)
 
 
 def _busy_from_s(series: Series) -> float:

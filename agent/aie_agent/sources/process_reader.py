@@ -82,11 +82,8 @@ class ProcessReader:
                 refusals[process] = f"what process {process.tgid} runs, and in which control group, cannot be read: {error}"
         self._known = {process: self._known[process] for process in stats}
         refusals |= self._read_tasks(stats, uptime_s)
-        for process, stat in stats.items():
-            known = self._known[process]
-            if stat.state != known.state:
-                known.state, known.state_since_s = stat.state, now_s
-        readings = [self._reading(process, stats[process], memories[process], uptime_s) for process in stats]
+        ahead_s = now_s - uptime_s
+        readings = [self._reading(process, stats[process], memories[process], uptime_s, ahead_s) for process in stats]
         self._last_uptime_s = uptime_s
         return readings, refusals
 
@@ -118,7 +115,9 @@ class ProcessReader:
                 refusals[process] = f"threads of process {process.tgid} cannot be read: {error}"
         return refusals
 
-    def _reading(self, process: ProcessId, stat: text.ProcessStat, memory: text.ProcessMemory, uptime_s: float) -> ProcessReading:
+    def _reading(
+        self, process: ProcessId, stat: text.ProcessStat, memory: text.ProcessMemory, uptime_s: float, ahead_s: float
+    ) -> ProcessReading:
         known = self._known[process]
         cpu_ticks = stat.user_ticks + stat.system_ticks
         cpu_cores = None
@@ -126,6 +125,8 @@ class ProcessReader:
             elapsed_ticks = (uptime_s - self._last_uptime_s) * self._procfs.ticks_per_second
             cpu_cores = max(cpu_ticks - known.cpu_ticks, 0) / elapsed_ticks
         known.cpu_ticks = cpu_ticks
+        if stat.state != known.state:
+            known.state, known.state_since_s = stat.state, uptime_s
         switches_known = known.voluntary.started
         return ProcessReading(
             process=process,
@@ -135,7 +136,7 @@ class ProcessReader:
             stat=stat,
             memory=memory,
             cpu_cores=cpu_cores,
-            state_since_s=known.state_since_s,
+            state_since_s=known.state_since_s + ahead_s,
             run_queue_s=None if known.run_queue is None else known.run_queue.total / 1e9,
             voluntary_switches=known.voluntary.total if switches_known else None,
             involuntary_switches=known.involuntary.total if switches_known else None,

@@ -59,6 +59,25 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(ProcTree(tmp_path / "proc"))
 
 
+async def test_since_when_a_process_is_stopped(watched: Watched) -> None:
+    watched.tree.process(10)
+    watched.declare("e", 10)
+    await watched.after(1)
+    for seconds, state in ((1, "S"), (1, "T"), (5, "T")):
+        watched.tree.process(10, state=state)
+        await watched.after(seconds)
+    (row,) = watched.source.rows("e")
+    assert (row.state, watched.now_s - row.state_since_s) == ("T", pytest.approx(5.0))
+    watched.now_s += 3600.0
+    await watched.after(1)
+    (row,) = watched.source.rows("e")
+    assert watched.now_s - row.state_since_s == pytest.approx(6.0), "a clock that was set does not make it longer"
+    watched.tree.process(10, state="R")
+    await watched.after(1)
+    (row,) = watched.source.rows("e")
+    assert (row.state, row.state_since_s) == ("R", pytest.approx(watched.now_s))
+
+
 class TestSums:
     async def test_an_engine_is_the_sum_of_its_processes(self, watched: Watched) -> None:
         watched.tree.process(

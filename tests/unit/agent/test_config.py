@@ -90,6 +90,11 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
             "http://127.0.0.1:8000/metrics",
         ),
         ('[statsd]\nunix = "/run/a\\u0000b"', "statsd.unix", "absolute path"),
+        ("[discovery]\nperiod = '500ms'", "discovery.period", '"1s" to "1h"'),
+        ("[discovery]\nenable = false", "discovery.enable", "did you mean enabled?"),
+        ("[findings]\nhung_after = '1s'", "findings.hung_after", "at least"),
+        ("[findings]\nhung_after = '20s'\n[sources]\nscrape_period = '15s'", "findings.hung_after", "twice sources.scrape_period"),
+        ("[findings]\nhung_after = '10m'", "findings.hung_after", "at most store.retention"),
     ],
 )
 def test_one_clear_line(tmp_path: Path, text: str, key: str, accepted: str) -> None:

@@ -151,6 +151,12 @@ class TestNull:
                 world.feed(1000.0 + second, requests_running=2.0, generation_tokens_total=tokens)
             assert world.at(1000.0 + second) is None
 
+    def test_a_clock_that_was_set_forward(self) -> None:
+        world = World()
+        busy(world, 0, 5)
+        busy(world, 3600, 3625)
+        assert not any(world.at(1000.0 + second) for second in range(3600, 3625)), "it may have been idle for an hour"
+
     def test_a_load_spike(self) -> None:
         world = World()
         for second in range(120):

@@ -104,6 +104,29 @@ def test_a_page_that_falls_silent_is_not_current(world: World) -> None:
     assert world.engine(1010.0).metrics_from == ()
 
 
+def test_stages(world: World) -> None:
+    for name, bucket in (("prefill", 3), ("decode", 6), ("tokenize", 1)):
+        metric = CATALOGUE[f"aie_engine_{name}_seconds"]
+        for second in range(3):
+            counts = [0.0] * (len(metric.buckets) + 1)
+            counts[bucket] = float(second)
+            world.feed(
+                "scrape:e", 1000.0 + second, histograms=(HistogramPoint(metric.name, E, metric.buckets, tuple(counts), 1.0),)
+            )
+    engine = world.engine(1002.0)
+    bounds = CATALOGUE["aie_engine_prefill_seconds"].buckets
+    assert engine.prefill.p50_seconds == pytest.approx((bounds[2] + bounds[3]) / 2)
+    assert engine.decode.p50_seconds == pytest.approx((bounds[5] + bounds[6]) / 2)
+    assert engine.tokenize.p50_seconds == pytest.approx((bounds[0] + bounds[1]) / 2)
+
+
+def test_findings_and_events_are_passed_on(world: World) -> None:
+    finding = api.Finding(cause="engine_hung", subject="e", severity="critical", since_s=990.0, summary="hangs")
+    event = api.Event(time_s=995.0, kind="oom", engine="e", summary="out of memory")
+    snapshot = world.builder.build(1000.0, findings=(finding,), events=(event,))
+    assert (snapshot.findings, snapshot.events) == ((finding,), (event,))
+
+
 def test_memory_and_its_gap(world: World) -> None:
     world.feed("process", 1000.0, gauge("aie_engine_memory_physical_bytes", 900 * MIB, CPU))
     world.feed("scrape:e", 1000.0, gauge("aie_engine_allocator_reserved_bytes", 700 * MIB, CPU))
