@@ -1,7 +1,7 @@
 """Chat templates, rendered as Hugging Face renders them (transformers: utils/chat_template_utils.py).
 
-A template comes with the model: the sandbox keeps it away from Python, but its use of time and memory is trusted as far
-as the model is. The messages are not trusted.
+A template comes with the model: the sandbox keeps it away from Python, and its loops over numbers and its output are bounded,
+but otherwise its use of time and memory is trusted as far as the model is. The messages are not trusted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,20 @@ from aie_engine.errors import ChatTemplateError
 
 MAX_TEMPLATE_CHARS = 1 << 20
 MAX_OUTPUT_CHARS = 8 << 20
+MAX_RANGE_TURNS = 1_000_000
+"""Turns of all loops over numbers in one rendering: under a second. The sandbox bounds each range, not ranges in ranges."""
+
+# A template is a program: with odd messages it fails in any of Python's ways (content of None + "\n").
+_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class ChatTemplate:
@@ -53,6 +67,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
+                range=_BoundedRange(),
                 **self._variables,
             ):
                 length += len(piece)
@@ -93,6 +108,20 @@ _PLAIN_CONVERSATIONS = (
 
 def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+class _BoundedRange:
+    """Python's `range`, as long as all ranges of one rendering together are not too long."""
+
+    def __init__(self) -> None:
+        self._left = MAX_RANGE_TURNS
+
+    def __call__(self, *limits: int) -> range:
+        numbers = range(*limits)
+        if len(numbers) > self._left:
+            raise OverflowError(f"ranges of more than {MAX_RANGE_TURNS} numbers")
+        self._left -= len(numbers)
+        return numbers
 
 
 def _raise_exception(message: str) -> NoReturn:

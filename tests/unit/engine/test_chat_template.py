@@ -66,11 +66,20 @@ def test_renders_as_transformers(name: str, first: int, add_generation_prompt: b
         ("{{ messages.append(1) }}", "unsafe"),
         ("{{ 1 // 0 }}", "zero"),
         ("{% for i in range(10000000) %}x{% endfor %}", "[Rr]ange"),
+        ("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "ranges of more than"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+        ("{{ 'x' * 10**18 }}", "MemoryError"),
+        ("{% include 'secrets' %}", "loader"),
     ],
 )
 def test_failures_carry_their_reason(source: str, reason: str) -> None:
     with pytest.raises(ChatTemplateError, match=reason):
         ChatTemplate(source).render(CONVERSATION)
+
+
+def test_ranges_of_one_rendering_are_not_charged_to_the_next() -> None:
+    template = ChatTemplate("{% for i in range(600000) %}{% endfor %}{{ range(3) | list }}")
+    assert [template.render(CONVERSATION) for _ in range(3)] == ["[0, 1, 2]"] * 3
 
 
 def test_template_that_does_not_compile() -> None:
