@@ -202,7 +202,7 @@ class Emitter:
             finally:
                 flushing.release()
         except Exception as error:  # noqa: BLE001 - what is being told of is trouble enough
-            self.failed(f"sending the event {event!r:.80}", error)
+            self.failed("sending an event", error)
             return False
         if failure is not None:
             self.drop(failure, 1)
@@ -254,8 +254,7 @@ class Emitter:
         if transport is None or self._closed or not flushing.acquire(timeout=wait_s):
             return
         try:
-            for collector in self._collectors:
-                collector.collect()
+            self._collect()
             self._failure = self._send_all(transport, may_resolve=may_resolve)
             if self._failure == "no_receiver":
                 for histogram in list(self._histograms.values()):
@@ -269,6 +268,13 @@ class Emitter:
                 _log.exception("metrics of engine %s could not be sent; said once", self.engine)
         finally:
             flushing.release()
+
+    def _collect(self) -> None:
+        for collector in self._collectors:
+            try:
+                collector.collect()
+            except Exception as error:  # noqa: BLE001 - the others' values are worth sending
+                self.failed("collecting at a flush", error)
 
     def _send_all(self, transport: Transport, *, may_resolve: bool) -> str | None:
         """Sends until something is in the way, and returns what."""

@@ -92,7 +92,11 @@ class LogitsHook:
         if not self._tokens:
             self._first_logsumexp = logsumexp
         self._tokens += 1
-        if math.isfinite(logprob + entropy):
+        try:
+            usable = math.isfinite(logprob + entropy)
+        except TypeError:  # no numbers at all
+            usable = False
+        if usable:
             self._logprob += logprob
             self._entropy += entropy
         else:

@@ -84,6 +84,8 @@ class ModuleHooks:
     def report(self) -> None:
         """Sends what has arrived from the device. Each step does so when it begins; call it where no step follows."""
         try:
+            if _is_capturing(self._pending):
+                return
             self._pending = [fetch for fetch in self._pending if not self._sent(fetch)]
         except Exception as error:  # noqa: BLE001 - a defect of ours must not become the engine's, and it is logged
             self._pending = []
@@ -227,6 +229,15 @@ def _is_traced() -> bool:
     import torch
 
     return torch.compiler.is_compiling()
+
+
+def _is_capturing(pending: Sequence[_Fetch]) -> bool:
+    """Whether a CUDA graph is being captured, which a look at an event would break. Asked only where CUDA is in use."""
+    import torch
+
+    built: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+    in_use = built and any(fetch.arrived is not None for fetch in pending)
+    return in_use and torch.cuda.is_current_stream_capturing()
 
 
 def _is_captured(tensor: Tensor) -> bool:

@@ -132,7 +132,15 @@ class OomForensics:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is None or not (isinstance(error, self._errors) or is_out_of_memory(error, self._cuda)):
+        if error is None:
+            return
+        try:
+            self._consider(error)
+        except Exception as broken:  # noqa: BLE001 - whatever leaves here would take the place of the engine's own error
+            self._emitter.failed("telling whether memory ran out", broken)
+
+    def _consider(self, error: BaseException) -> None:
+        if not (isinstance(error, self._errors) or is_out_of_memory(error, self._cuda)):
             return
         suppressed = self._turn()
         if suppressed is not None:

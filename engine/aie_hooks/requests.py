@@ -16,15 +16,18 @@ arrival, so that all values of one belong together. Leave out what your engine d
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Final
+from typing import Final, ParamSpec
 
 from aie_hooks.emitter import Emitter
 from aie_hooks.tracing import NO_TRACER, Stages, Trace, Tracer
 from aie_telemetry.catalogue import OUTCOMES
+
+_P = ParamSpec("_P")
 
 # How a `with` is left, and what that says of the request; by name, because asyncio need not be loaded for it. A client that leaves
 # ends a generator with GeneratorExit, a handler with CancelledError, and a write to it with a ConnectionError.
@@ -85,8 +88,12 @@ class RequestHooks:
         it asks for by OpenTelemetry's names ("chat", "text_completion"), where that differs from the tracer's."""
         self.received.add()
         self.moved(waiting=1, running=0)
-        sampled = self.emitter.sampled(self._rate)
-        return RequestHook(self, self._trace(headers, operation, sampled=sampled), sampled=sampled)
+        try:
+            sampled = self.emitter.sampled(self._rate)
+            return RequestHook(self, self._trace(headers, operation, sampled=sampled), sampled=sampled)
+        except Exception as error:  # noqa: BLE001 - a clock of the caller's; the request goes on, and is counted
+            self.emitter.failed("the clock, at a request's arrival,", error)
+            return RequestHook(self, None, sampled=False)
 
     def _trace(self, headers: Mapping[str, str] | None, operation: str | None, *, sampled: bool) -> Trace | None:
         try:
@@ -116,6 +123,21 @@ class RequestHooks:
         self._lock = threading.Lock()
         self._now_waiting = self._now_running = 0
         self._tokens_then = 0.0
+
+
+def _guarded(method: Callable[_P, None]) -> Callable[_P, None]:
+    """`method` of a `RequestHook`, which shall not raise: its clock is the caller's, and so is what it is given."""
+
+    @functools.wraps(method)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - see above; it is logged
+            hook = args[0]
+            assert isinstance(hook, RequestHook)
+            hook.failed(method.__name__, error)
+
+    return guarded
 
 
 class RequestHook:
@@ -158,6 +180,11 @@ class RequestHook:
             self._first_token_s: float | None = None
             self._last_token_s: float | None = None
 
+    def failed(self, name: str, error: Exception) -> None:
+        """One of the calls below broke: it is counted, and logged once."""
+        self._hooks.emitter.failed(f"a request's {name}()", error)
+
+    @_guarded
     def tokenized(self, prompt_tokens: int) -> None:
         """The prompt is token ids now, so many. They are counted as computed when the first token comes out."""
         if self._ended:
@@ -170,11 +197,13 @@ class RequestHook:
                 self._hooks.tokenize.record(self._tokenized_s - self._entered_s)
                 self._hooks.prompt_length.record(prompt_tokens)
 
+    @_guarded
     def queued(self) -> None:
         """The request waits for a place in the batch. An event of the span, and nothing else: waiting counts from arrival."""
         if self._watched and not self._ended:
             self._queued_s = self._hooks.clock()
 
+    @_guarded
     def admitted(self) -> None:
         """The request has a place in the batch. Only the first call counts: who is preempted does not arrive again."""
         if self._running or self._ended:
@@ -192,10 +221,21 @@ class RequestHook:
             return
         hooks = self._hooks
         hooks.tokens.add(n)
-        if self._prompt_due and n > 0:
+        if self._watched or self._prompt_due:
+            try:
+                self._look_at(n)
+            except Exception as error:  # noqa: BLE001 - as `_guarded`, of which this call is spared the price
+                self.failed("token", error)
+
+    def _look_at(self, n: int) -> None:
+        """The rest of `token`, for a request that is watched, and for the first token of every other."""
+        hooks = self._hooks
+        if n < 1:
+            return
+        if self._prompt_due:
             hooks.prompt_tokens.add(self._prompt_due)
             self._prompt_due = 0
-        if not self._watched or n < 1:
+        if not self._watched:
             return
         now_s = hooks.clock()
         self._generated += n
@@ -225,16 +265,16 @@ class RequestHook:
         self._ended = True
         hooks.ended[outcome].add()
         hooks.moved(waiting=0 if self._running else -1, running=-1 if self._running else 0)
-        if not self._watched:
-            return
-        now_s = hooks.clock()
+        if self._watched:
+            self._finish(outcome, finish_reason, error_type)
+
+    @_guarded
+    def _finish(self, outcome: str, finish_reason: str | None, error_type: str | None) -> None:
+        now_s = self._hooks.clock()
         if self._sampled:
             self._record_whole(now_s)
         if self._trace is not None:
-            try:
-                self._trace.end(self._stages(now_s), outcome, finish_reason, error_type)
-            except Exception as error:  # noqa: BLE001 - an exporter's trouble is not the engine's, and it is logged
-                hooks.emitter.failed("making the span of a request", error)
+            self._trace.end(self._stages(now_s), outcome, finish_reason, error_type)
 
     def __enter__(self) -> RequestHook:
         return self

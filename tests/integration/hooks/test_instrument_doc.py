@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import torch
 import urllib3
 from torch.distributions import Categorical
 
+import aie_hooks
 from aie_telemetry.catalogue import OUTCOMES
 from aie_telemetry.exposition import PageParser
 from aie_telemetry.statsd import Sample
@@ -221,6 +223,21 @@ def _page_value(agent: Program, url: str, name: str, **labels: str) -> float:
     _, page = get(f"{url}/metrics")
     wanted = set(labels.items())
     return sum(s.value for s in PageParser().parse(page.decode()).samples if s.name == name and wanted <= set(s.tags))
+
+
+def test_every_name_in_the_document_exists() -> None:
+    text = DOCUMENT.read_text()
+    table = "".join(line for line in text.splitlines() if line.startswith("| "))
+    named = set(re.findall(r"\b([A-Z]\w+Hooks?|AllocatorStats|\w+_stats|oom_forensics|span_tracer|annotate)\(?", table))
+    assert {"ModuleHooks", "AllocatorHook", "AllocatorStats", "torch_cuda_stats", "span_tracer", "oom_forensics"} <= named
+    assert named <= set(dir(aie_hooks))
+
+
+def test_the_plugins_entry_point_is_the_class_of_the_block() -> None:
+    (project,) = blocks("toml")
+    module, _, name = tomllib.loads(project)["project"]["entry-points"]["vllm.stat_logger_plugins"]["aie"].partition(":")
+    assert module == tomllib.loads(project)["project"]["name"].replace("-", "_")
+    assert f"class {name}(StatLoggerBase):" in VLLM
 
 
 # vLLM, as far as a stat logger sees it. Its shapes are those of vllm/v1/metrics/{loggers,stats}.py.

@@ -292,3 +292,22 @@ def test_what_cannot_be_watched(
     with pytest.raises(ValueError, match=message):
         ModuleHooks(manual_emitter(f"unix://{socket_path}"), net, model="m", layers=layers, **options)
     assert _hook_count(net) == 0
+
+
+def test_while_a_graph_is_captured_no_event_is_looked_at(
+    receiver: UnixReceiver, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forbidden:
+        def query(self) -> bool:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    net = _Net(1)
+    watched = _Watched(receiver, socket_path, net, every=100)
+    net(torch.randn(4, 8))
+    watched.hooks._pending = [watched.hooks._pending[0]._replace(arrived=Forbidden())]
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    for _ in range(3):
+        net(torch.randn(4, 8))
+    assert watched.emitter.stats().dropped["invalid"] == 0
+    assert len(watched.hooks._pending) == 1
