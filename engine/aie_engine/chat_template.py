@@ -22,7 +22,7 @@ MAX_RANGE_TURNS = 1_000_000
 """Turns of all loops over numbers in one rendering: under a second. The sandbox bounds each range, not ranges in ranges."""
 
 # A template is a program: with odd messages it fails in any of Python's ways (content of None + "\n").
-_FAILURES = (
+_FAILURES: tuple[type[Exception], ...] = (
     jinja2.TemplateError,
     TypeError,
     ValueError,
@@ -92,7 +92,7 @@ class ChatTemplate:
         raise refusals[0]
 
 
-_FAILURES = (
+_FAILURES: tuple[type[Exception], ...] = (
     *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
     *(RuntimeError, MemoryError),  # recursion without an end is a RuntimeError
 )

@@ -11,9 +11,11 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from aie_engine.config import ConfigError, EngineConfig
+from aie_engine.log_limits import Rarely
 from aie_telemetry.durations import ACCEPTED, parse_duration
 
 _CANNOT_START = 2
+_COLLECTOR_COMPLAINTS_S = 300.0  # while a collector is gone the SDK says so at every batch, every few seconds
 
 _DEFAULTS: dict[str, Any] = {
     field.name: field.default for field in dataclasses.fields(EngineConfig) if field.default is not dataclasses.MISSING
@@ -32,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.pop("command") is None:
         _parser().error("a command is needed: aie-engine serve --model smollm2")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s aie-engine %(levelname)s %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Rarely("opentelemetry", _COLLECTOR_COMPLAINTS_S))
     # Here, because torch takes seconds to import and neither --version nor a mistyped option needs it.
     from aie_engine.errors import ModelError
     from aie_engine.model_thread import StartError
