@@ -80,8 +80,9 @@ def report_oom(
 ) -> bool:
     """Sends one record of `error` now; whether it was sent. Never raises: what cannot be read is left out.
 
-    `device` is torch's index, or a name, with `pool`. `cuda` is `torch.cuda` unless told otherwise. Takes milliseconds, of which
-    the allocator's snapshot and NVML are most: this is for when memory has run out, and for nothing else.
+    `device` is torch's index of a CUDA device, or any other device's name, of which only `pool` and the error know more. `cuda` is
+    `torch.cuda` unless told otherwise. Takes milliseconds, of which the allocator's snapshot and NVML are most: this is for when
+    memory has run out, and for nothing else.
     """
     try:
         return emitter.event(_event(emitter.engine, error, device, pool, cuda, suppressed, time_s))
@@ -224,7 +225,10 @@ def _event(
     name = f"cuda{device}" if isinstance(device, int) else device
     # The most telling first: what does not fit a packet is left out from the end.
     facts: dict[str, float | str | None] = {"device": name, "asked_bytes": asked_bytes(message)}
-    facts |= _of_pool(pool) if pool is not None else _of_cuda(torch_cuda() if cuda is None else cuda, device)
+    if pool is not None:
+        facts |= _of_pool(pool)
+    elif isinstance(device, int):
+        facts |= _of_cuda(torch_cuda() if cuda is None else cuda, device)
     facts["error"] = type(error).__name__
     facts["suppressed"] = suppressed
     details = {key: value for key, value in facts.items() if value is not None}
@@ -237,14 +241,13 @@ def _of_pool(pool: Callable[[], PoolState]) -> dict[str, float | str | None]:
     return {**facts, "reserved_unallocated_bytes": _less(facts.get("reserved_bytes"), facts.get("allocated_bytes"))}
 
 
-def _of_cuda(cuda: Any, device: int | str) -> dict[str, float | str | None]:
+def _of_cuda(cuda: Any, device: int) -> dict[str, float | str | None]:
     """Everything that torch and the driver say, each read by itself: after an error some calls may raise."""
-    index = device if isinstance(device, int) else 0
     unreadable: list[str] = []
     free, total = _read(lambda: cuda.mem_get_info(device), "mem_get_info", unreadable) or (None, None)
     stats: Mapping[str, Any] = _read(lambda: cuda.memory_stats(device), "memory_stats", unreadable) or {}
-    blocks = _read(lambda: _free_and_private(cuda.memory_snapshot(), index), "memory_snapshot", unreadable) or (None, None)
-    holders = _read(lambda: other_holders(cuda, index), "NVML", unreadable)
+    blocks = _read(lambda: _free_and_private(cuda.memory_snapshot(), device), "memory_snapshot", unreadable) or (None, None)
+    holders = _read(lambda: other_holders(cuda, device), "NVML", unreadable)
     allocated, reserved = stats.get("allocated_bytes.all.current"), stats.get("reserved_bytes.all.current")
     return {
         "free_bytes": free,

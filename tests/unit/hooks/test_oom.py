@@ -153,6 +153,21 @@ def test_a_real_allocation_that_fails(receiver: UnixReceiver, emitter: Emitter) 
     assert allocate.__name__ == "allocate"
 
 
+def test_of_a_device_without_a_pool_only_the_error_is_known(receiver: UnixReceiver, emitter: Emitter) -> None:
+    cuda = FakeTorchCuda()
+    assert report_oom(emitter, MemoryError("you tried to allocate 42 bytes"), "cpu", cuda=cuda)
+    assert events(receiver)[0].details == {"device": "cpu", "asked_bytes": 42, "error": "MemoryError", "suppressed": 0}
+    assert cuda.calls == []  # a GPU that the host has as well is another matter
+
+
+def test_a_receiver_that_is_full_is_not_waited_for(receiver: UnixReceiver, emitter: Emitter) -> None:
+    sent = 0
+    while emitter.event(_event()):  # a Unix socket holds some ten packets
+        sent += 1
+    assert emitter.stats().dropped["would_block"] == 1
+    assert len(events(receiver)) == sent
+
+
 def test_other_errors_and_none_leave_no_record(receiver: UnixReceiver, emitter: Emitter) -> None:
     forensics = oom_forensics(emitter, cuda=FakeTorchCuda())
     for _ in range(1000):
