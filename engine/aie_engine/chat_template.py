@@ -21,18 +21,6 @@ MAX_OUTPUT_CHARS = 8 << 20
 MAX_RANGE_TURNS = 1_000_000
 """Turns of all loops over numbers in one rendering: under a second. The sandbox bounds each range, not ranges in ranges."""
 
-# A template is a program: with odd messages it fails in any of Python's ways (content of None + "\n").
-_FAILURES: tuple[type[Exception], ...] = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
-)
-
 
 class ChatTemplate:
     """One compiled template. `render` is thread-safe."""
