@@ -107,6 +107,10 @@ class Engines:
             name = owner
         else:
             name = self._unaliased(name)
+            known = self._entries.get(name)
+            if known is not None and known.origin is Origin.CONFIG and known.processes:
+                # Any user can start something that calls itself so: the configured engine is another one, and stays alone.
+                name = f"{name[:50]}-pid{processes[0].tgid}"
         entry = self._entry(name, Origin.SCAN)
         if entry is None:
             return None

@@ -191,6 +191,13 @@ class TestScan:
                 assert engines.canonical("vllm-8000") == name
                 assert engines.discover("vllm-8000", [10, 11]) == name
 
+    def test_something_that_calls_itself_as_a_configured_engine_is_another(self) -> None:
+        engines, _ = make(t10=5, t20=6)
+        engines.declare("chat", Origin.CONFIG, 10)
+        assert engines.discover("chat", [20]) == "chat-pid20"
+        assert engines.processes("chat") == [ProcessId(10, 5)]
+        assert engines.discover("chat", [10]) == "chat"
+
     def test_all_three(self) -> None:
         engines, _ = make(t10=5, t11=6)
         engines.discover("vllm-8000", [10, 11])
