@@ -73,7 +73,8 @@ def test_what_encode_writes_parses_back(dialect: Dialect, sample: Sample) -> Non
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(sample=LIKELY_SAMPLES)
 def test_most_plain_samples_can_be_written(dialect: Dialect, sample: Sample) -> None:
-    """So that the test before is not empty: what has no separator, no sign that its type cannot have and the right type of value is written."""
+    """So that the test before is not empty: without separators, with a sign only where its type has one, and the right type of
+    value, a sample is written."""
     fits = isinstance(sample.value, str) == (sample.type == "set") and (sample.type == "gauge" or not sample.delta)
     signed = isinstance(sample.value, str) and sample.value.startswith(("+", "-"))
     signed = signed or (isinstance(sample.value, float) and math.copysign(1, sample.value) < 0)
