@@ -166,6 +166,7 @@ def test_what_arrives_is_what_the_server_did(tmp_path: Path) -> None:
                 total(samples, "aie_engine_requests_total") == len(did)
                 and levels(samples).get(next(key for key in levels(samples) if key[0] == "aie_engine_requests_running")) == 0
                 and len(observations(samples, "aie_engine_request_duration_seconds")) == len(did)
+                and len(observations(samples, "aie_engine_request_generation_tokens")) == len([row for row in did if row["tokens"]])
             )
 
         eventually(arrived)
@@ -214,7 +215,7 @@ def test_a_real_agent_shows_it(start: Start, tmp_path: Path) -> None:
         eventually(lambda: value("aie_engine_output_entropy_nats_count") == len(served), alive=agent)
         assert value("aie_engine_generation_tokens_total") == tokens
         assert value("aie_engine_inter_token_seconds_count") == tokens - len(served)
-        assert value("aie_engine_requests_running") == 0
+        eventually(lambda: value("aie_engine_requests_running") == 0, alive=agent)
         expected = sum(_oracle(served)["output_entropy_nats"])
         assert value("aie_engine_output_entropy_nats_sum") == pytest.approx(expected, rel=1e-3)
 
