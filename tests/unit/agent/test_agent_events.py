@@ -51,7 +51,6 @@ class TestOnTheWire:
                 assert parsed.event is None, line
                 assert [refusal.reason for refusal in parsed.refusals] == ["bad_event"], line
 
-
     def test_the_line_in_the_document(self) -> None:
         document = (Path(__file__).parents[3] / "docs/statsd.md").read_text()
         (line,) = [line.strip() for line in document.splitlines() if line.startswith("    _e{")]
