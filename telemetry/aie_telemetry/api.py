@@ -130,6 +130,77 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     reserved_history: tuple[float | None, ...] = ()
 
 
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that holds a context on a GPU. `engine` is None for one that belongs to no engine: an orphan when it is `orphan`.
+
+    `memory_bytes` is None where the driver does not tell it; `sm_ratio` where it has no fresh sample.
+    """
+
+    tgid: int
+    command: str
+    engine: str | None = None
+    orphan: bool = False
+    kind: str = "compute"
+    memory_bytes: int | None = None
+    sm_ratio: float | None = None
+    container: str | None = None
+    parent_tgid: int | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU now. `index` is NVML's. What the GPU or its driver does not tell is None. `reason` says why it is not up.
+
+    `clock_events` are the reasons that hold the clocks down now, without "idle". `xids` are counts by number, only those above 0.
+    `problems` are sentences about the link, the driver and the like that `aie-agent check` would show too.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    pci_bus_id: str
+    up: bool
+    reason: str | None = None
+    simulated: bool = False
+    unified_memory: bool = False
+    architecture: str | None = None
+    memory_total_bytes: float | None = None
+    memory_used_bytes: float | None = None
+    memory_reserved_bytes: float | None = None
+    memory_free_bytes: float | None = None
+    utilization_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    sm_clock_hertz: float | None = None
+    sm_clock_max_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: float | None = None
+    memory_temperature_celsius: float | None = None
+    slowdown_celsius: float | None = None
+    clock_events: tuple[str, ...] = ()
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_tx_bytes_per_second: float | None = None
+    pcie_rx_bytes_per_second: float | None = None
+    nvlink_tx_bytes_per_second: float | None = None
+    nvlink_rx_bytes_per_second: float | None = None
+    nvlinks_active: int | None = None
+    ecc_uncorrected: float | None = None
+    remap_pending: bool | None = None
+    numa_node: int | None = None
+    mig_instances: tuple[str, ...] = ()
+    xids: dict[str, float] = {}
+    processes: tuple[GpuProcess, ...] = ()
+    problems: tuple[str, ...] = ()
+    utilization_history: tuple[float | None, ...] = ()
+    memory_used_history: tuple[float | None, ...] = ()
+    power_history: tuple[float | None, ...] = ()
+
+
 class Pressure(msgspec.Struct, frozen=True, kw_only=True):
     """Share of time stalled on a resource over the window: `some` task, or all of them (`full`)."""
 
@@ -194,6 +265,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     events: tuple[Event, ...] = ()
     engines: tuple[Engine, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     memory: tuple[Memory, ...] = ()
     sources: tuple[Source, ...] = ()
 

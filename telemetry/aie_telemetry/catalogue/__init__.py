@@ -12,6 +12,7 @@ from typing import Final
 from aie_telemetry.catalogue.agent import AGENT_METRICS
 from aie_telemetry.catalogue.engine import ENGINE_METRICS
 from aie_telemetry.catalogue.finding import FINDING_METRICS
+from aie_telemetry.catalogue.gpu import GPU_METRICS
 from aie_telemetry.catalogue.hooks import HOOK_METRICS
 from aie_telemetry.catalogue.host import HOST_METRICS
 from aie_telemetry.catalogue.metric import Kind, Metric
@@ -26,6 +27,7 @@ FAMILIES: Final[tuple[tuple[str, tuple[Metric, ...]], ...]] = (
     ("Engines (`aie_engine_*`)", ENGINE_METRICS),
     ("Engine processes (`aie_process_*`)", PROCESS_METRICS),
     ("Host (`aie_host_*`)", HOST_METRICS),
+    ("GPUs (`aie_gpu_*`)", GPU_METRICS),
     ("Findings (`aie_finding`)", FINDING_METRICS),
     ("The agent about itself (`aie_agent_*`)", AGENT_METRICS),
     ("Hooks (`aie_hooks_*`)", HOOK_METRICS),

@@ -30,6 +30,8 @@ AGENT_METRICS: Final[tuple[Metric, ...]] = (
              "Samples of an engine's page not taken, by reason: foreign or missing labels, another kind, duplicate, not_finite, bad_histogram, series_limit."),
     gauge("aie_agent_scrape_lint", "1", ("engine", "rule"),
            "1 while an engine's page breaks a rule: missing_family, duplicate_pid, gauge_for_counter, counter_for_gauge, totals_disagree, undeclared. Shown by `aie-agent check`."),
+    counter("aie_agent_nvml_seconds_total", "seconds", ("call",), "Time spent in calls to NVML, by function."),
+    counter("aie_agent_nvml_errors_total", "errors", ("call", "code"), "Calls to NVML that failed, by function and error; what a GPU does not support is asked once and not counted."),
     counter("aie_agent_events_total", "events", ("kind",), "Events that hooks sent and the agent keeps: oom."),
     counter("aie_agent_statsd_packets_total", "packets", ("socket",), "StatsD packets received, by socket: unix, udp."),
     counter("aie_agent_statsd_bytes_total", "bytes", ("socket",), "StatsD bytes received."),

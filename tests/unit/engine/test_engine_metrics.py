@@ -34,6 +34,7 @@ NOT_ON_OUR_PAGE = {
     "aie_engine_up",
     "aie_engine_memory_physical_bytes",
     "aie_engine_memory_unaccounted_bytes",
+    "aie_engine_gpu_contexts",
     # Sampled by the hooks, which send them to the agent: a page would have to be exact.
     "aie_engine_output_entropy_nats",
     "aie_engine_output_surprisal_nats",
