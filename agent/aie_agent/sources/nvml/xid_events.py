@@ -1,0 +1,153 @@
+"""XIDs as events of NVML: one event set with all GPUs, and one thread that waits on it.
+
+A lost GPU makes the wait fail for all. Then the set is made anew without the GPUs that cannot be registered, and the thread goes
+on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aie_agent.sources.nvml.bus_id import bus_id
+from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.xid import XidReport
+
+log = logging.getLogger(__name__)
+
+SOURCE: Final = "nvml_events"
+_XID_EVENT: Final = 0x8
+_TIMEOUT: Final = 10
+_NEVER: Final = frozenset({3, 13})  # not supported, function not found: asking again is of no use
+_WAIT: Final = "nvmlEventSetWait_v2"
+_STUCK_AFTER_S: Final = 10.0
+_RETRY_S: Final = 1.0
+
+
+class XidEvents:
+    """Waits for XIDs of the GPUs that `watch` names, until `stop`. `take` gives what came since the last time.
+
+    One session of NVML, one object: whoever ends the session calls `stop` first, since the event set belongs to it.
+    """
+
+    def __init__(self, door: Door, devices: Mapping[str, Device], clock: Callable[[], float], wait_ms: int = 500) -> None:
+        """`devices` by bus id. Starts the thread at once."""
+        self._door = door
+        self._devices = dict(devices)
+        self._clock = clock
+        self._wait_ms = wait_ms
+        self._came: deque[XidReport] = deque(maxlen=4096)
+        self._buses = {_address(device.handle): bus for bus, device in devices.items()}
+        self._stopping = threading.Event()
+        self._alive_s = time.monotonic()
+        self._problem: str | None = "the first wait has not begun"
+        self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why no events come, in a few words; None while they do."""
+        if not self._thread.is_alive():
+            return self._problem or "the thread that waits has ended"
+        if time.monotonic() - self._alive_s > _STUCK_AFTER_S + self._wait_ms / 1e3:
+            return "a call to NVML hangs"
+        return self._problem
+
+    def take(self) -> list[XidReport]:
+        """The reports since the last call, the oldest first."""
+        return [self._came.popleft() for _ in range(len(self._came))]
+
+    def stop(self, patience_s: float = 2.0) -> bool:
+        """Ends the thread, which then frees the event set. False when it did not end in time (a call hangs): leave it alone."""
+        self._stopping.set()
+        self._thread.join(patience_s + self._wait_ms / 1e3)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                again = self._one_set()
+            except Exception as error:  # a bug here must be seen, and must not end the events for ever
+                if self._problem is None or not self._problem.startswith("internal error"):
+                    log.exception("waiting for events of NVML failed")
+                self._problem, again = f"internal error: {type(error).__name__}: {error}", True
+            self._alive_s = time.monotonic()
+            if not again:
+                return
+            self._stopping.wait(_RETRY_S)
+
+    def _one_set(self) -> bool:
+        """Makes an event set and waits on it until that fails. Returns whether to try again."""
+        events = self._door.query("nvmlEventSetCreate", None)
+        if isinstance(events, Absent):
+            self._problem = f"no event set: {events.reason}"
+            return not events.is_for_good
+        try:
+            return self._wait_on(events)
+        finally:
+            self._door.query("nvmlEventSetFree", None, events)
+
+    def _wait_on(self, events: Any) -> bool:
+        refusals = {}
+        for bus, device in self._devices.items():
+            answer = self._register(device, events)
+            if isinstance(answer, Absent):
+                refusals[bus] = answer
+        if len(refusals) == len(self._devices):
+            reasons = sorted({refusal.reason for refusal in refusals.values()})
+            self._problem = f"no GPU gives events: {', '.join(reasons) or 'there is none'}"
+            return any(not refusal.is_for_good for refusal in refusals.values())
+        self._problem = None
+        while not self._stopping.is_set():
+            code = self._wait_once(events)
+            self._alive_s = time.monotonic()
+            if code in (0, _TIMEOUT):
+                continue
+            self._door.count_error(_WAIT, self._door.name_of(code))
+            self._problem = f"waiting failed: {self._door.name_of(code)}"
+            return code not in _NEVER
+        return False
+
+    def _register(self, device: Device, events: Any) -> Any:
+        # Not as a question to the device: the door would remember a refusal for this event set, which is another each time.
+        if device.gone is not None or not device.handle:
+            return Absent(device.gone or "no_handle")
+        return self._door.query("nvmlDeviceRegisterEvents", None, device.handle, _XID_EVENT, events)
+
+    def _wait_once(self, events: Any) -> int:
+        """One wait, past the door: a wait that ends without an event is no error, and its time is not the agent's.
+
+        Returns NVML's code.
+        """
+        nvml = self._door.nvml
+        try:
+            event = nvml.nvmlEventSetWait_v2(events, self._wait_ms)
+        except nvml.NVMLError as error:
+            return int(error.value)
+        if event.eventType & _XID_EVENT:
+            bus = self._bus_of(event.device)
+            if bus is not None:
+                self._came.append(XidReport(bus, int(event.eventData), self._clock(), SOURCE))
+        return 0
+
+    def _bus_of(self, handle: Any) -> str | None:
+        """Looked up, not asked: after an XID 79 the GPU does not answer any more."""
+        bus = self._buses.get(_address(handle))
+        if bus is None:
+            info = self._door.query("nvmlDeviceGetPciInfo", None, handle)
+            if not isinstance(info, Absent):
+                text = info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else str(info.busId)
+                bus = bus_id(text)
+        if bus is None:
+            self._door.count_error(_WAIT, "unknown_device")
+        return bus
+
+
+def _address(handle: Any) -> int | None:
+    """A handle is a pointer: two objects of it are one GPU when they point to the same place."""
+    return ctypes.cast(handle, ctypes.c_void_p).value if handle else None

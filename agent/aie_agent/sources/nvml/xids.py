@@ -1,0 +1,135 @@
+"""XIDs of a host: both sources, one count, and the events that people see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from aie_agent.samples import Point
+from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog
+from aie_agent.sources.nvml import xid_events
+from aie_agent.sources.nvml.door import Device, Door
+from aie_agent.sources.nvml.xid import XidCounter, XidReport, from_kernel_log
+from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER, describe
+from aie_agent.sources.nvml.xid_events import XidEvents
+from aie_telemetry.api import Event
+from aie_telemetry.catalogue import Kind
+
+_KERNEL_LOG: Final = "kernel_log"
+_TEXT_CHARS: Final = 200
+# An application that faults in a loop brings thousands: they are counted, and some of them shown.
+_MAX_EVENTS_A_COLLECTION: Final = 10
+
+
+class XidCollection(NamedTuple):
+    """What one look brought: samples, and an event for each new error."""
+
+    points: list[Point]
+    events: list[Event]
+
+
+class Xids:
+    """Everything about XIDs. `facility` is whose records of the log are believed, `engine_of` to which engine a pid belongs."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        log: KernelLog | None = None,
+        facility: int = KERNEL_FACILITY,
+        engine_of: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        self._clock = clock
+        self._log = log or KernelLog()
+        self._facility = facility
+        self._engine_of = engine_of
+        self._counter = XidCounter()
+        self._events: XidEvents | None = None
+        self._log_read_before = False
+        self._log_problem: str | None = None
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why a source does not work, by its name. Empty while both do."""
+        found = {}
+        if self._log_problem is not None:
+            found[_KERNEL_LOG] = self._log_problem
+        events = self._events.problem if self._events is not None else "NVML is not open"
+        if events is not None:
+            found[xid_events.SOURCE] = events
+        return found
+
+    def watch(self, door: Door, devices: Mapping[str, Device], wait_ms: int = 500) -> None:
+        """A session of NVML is open, with these GPUs by bus id: waits for their events."""
+        self.unwatch()
+        self._counter.expect(devices)
+        self._events = XidEvents(door, devices, self._clock, wait_ms)
+
+    def unwatch(self) -> None:
+        """The session is about to end. What was counted stays. Blocks until the waiter has ended, at most some seconds."""
+        if self._events is not None:
+            self._events.stop()
+            self._take_events([])
+            self._events = None
+
+    def counts(self, bus: str) -> dict[str, float]:
+        """The XIDs of a GPU, by number, only those above 0."""
+        return self._counter.counts(bus)
+
+    def collect(self, names: Mapping[str, str]) -> XidCollection:
+        """Takes what came since the last time. `names` is what each GPU is called by its bus id.
+
+        Reads a file that does not block, some microseconds a record.
+        """
+        new: list[XidReport] = []
+        self._read_log(new)
+        self._take_events(new)
+        problems = self.problems
+        points = self._counter.points(names)
+        for source in (xid_events.SOURCE, _KERNEL_LOG):
+            points.append(Point("aie_gpu_xid_source_up", Kind.GAUGE, (("source", source),), float(source not in problems)))
+        return XidCollection(points, [self._event(report, names) for report in new[-_MAX_EVENTS_A_COLLECTION:]])
+
+    def close(self) -> None:
+        """Ends the waiter and closes the log."""
+        self.unwatch()
+        self._log.close()
+
+    def _read_log(self, new: list[XidReport]) -> None:
+        now_s, since_boot_s = self._clock(), time.clock_gettime(time.CLOCK_MONOTONIC)
+        try:
+            records = self._log.read()
+        except OSError as error:
+            self._log_problem = f"{error.filename or '/dev/kmsg'}: {error.strerror}"
+            return
+        for record in records:
+            if record.facility != self._facility:
+                continue
+            # The log's own clock drifts: it serves for what is old. What was not there a second ago happened now.
+            time_s = now_s if self._log_read_before else min(now_s - since_boot_s + record.time_us / 1e6, now_s)
+            report = from_kernel_log(record, time_s)
+            if report is None:
+                continue
+            if not self._log_read_before:
+                self._counter.note_old(report)
+            elif self._counter.add(report):
+                new.append(report)
+        self._log_problem, self._log_read_before = None, True
+
+    def _take_events(self, new: list[XidReport]) -> None:
+        came = self._events.take() if self._events is not None else []
+        new += [report for report in came if self._counter.add(report)]
+
+    def _event(self, report: XidReport, names: Mapping[str, str]) -> Event:
+        gpu = names.get(report.bus, report.bus)
+        details: dict[str, float | str] = {"gpu": gpu, "xid": float(report.xid), "source": report.source}
+        known = BY_NUMBER.get(report.xid)
+        if known is not None:
+            details |= {"blame": known.blame, "action": known.action}
+        if report.pid is not None:
+            details["pid"] = float(report.pid)
+        if report.text:
+            details["text"] = report.text[:_TEXT_CHARS]
+        engine = self._engine_of(report.pid) if report.pid is not None else None
+        summary = f"GPU {gpu}: {describe(report.xid)}"
+        return Event(time_s=report.time_s, kind="gpu_xid", engine=engine or "", summary=summary, details=details)

@@ -1,0 +1,198 @@
+"""XIDs from the kernel's real log and from events of the stand-in library, through the real binding."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from aie_agent import simulate
+from aie_agent.sources.kernel_log import KERNEL_FACILITY, USER_FACILITY, KernelLog
+from aie_agent.sources.nvml.bus_id import bus_id
+from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.xids import Xids
+
+KMSG = Path("/dev/kmsg")
+LOST_BUS = "00fe:ee:01"  # a bus that no host has
+
+
+@pytest.fixture
+def kmsg() -> Callable[[str], None]:
+    """Writes a line to the kernel's log. The kernel takes 10 lines in 5 s of each that opens it, so each line opens it anew."""
+
+    def write(line: str) -> None:
+        try:
+            with KMSG.open("wb", buffering=0) as file:
+                file.write(f"<4>{line}\n".encode())
+        except OSError as error:
+            pytest.skip(f"{KMSG} cannot be written: {error.strerror}")
+
+    return write
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[simulate.Controller]:
+    controller = simulate.install(3, "H100", state_file=tmp_path / "gpus")
+    pynvml.nvmlInit()
+    yield controller
+    pynvml.nvmlShutdown()
+    controller.close()
+
+
+def opened() -> tuple[Door, dict[str, Device]]:
+    door = Door(pynvml)
+    devices = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        bus = bus_id(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+        assert bus is not None
+        devices[bus] = Device(index, handle)
+    return door, devices
+
+
+def xids_of(xids: Xids, names: dict[str, str]) -> dict[tuple[str, str], float]:
+    points = xids.collect(names).points
+    return {
+        (tags["gpu"], tags["xid"]): point.value
+        for point in points
+        if point.name == "aie_gpu_xid_errors_total" and point.value > 0 and (tags := dict(point.tags))
+    }
+
+
+def until(condition: Callable[[], Any], patience_s: float = 20.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_lines_that_came_before_and_after_the_start(kmsg: Callable[[str], None]) -> None:
+    name = {LOST_BUS: "7"}
+    before = time.time()
+    kmsg("NVRM: Xid (PCI:00fe:ee:01): 48, pid=1, name=old, An uncorrectable double bit error")
+    with_facility_1 = Xids(log=KernelLog(), facility=USER_FACILITY)
+    first = {point.tags: point for point in with_facility_1.collect(name).points if point.name.startswith("aie_gpu_xid_last")}
+    seen = first[("gpu", "7"), ("xid", "48")]
+    assert seen.value == pytest.approx(before, abs=60), "it says when, by the log's clock"
+    assert xids_of(with_facility_1, name) == {}, "what was before the agent is no rise"
+    for number in (79, 79, 13):
+        kmsg(f"NVRM: Xid (PCI:00fe:ee:01): {number}, pid=4242, name=python3, text of the driver")
+    collection = with_facility_1.collect(name)
+    counted = {dict(p.tags)["xid"]: p.value for p in collection.points if p.name == "aie_gpu_xid_errors_total" and p.value}
+    assert counted == {"79": 2.0, "13": 1.0}
+    assert [event.details["xid"] for event in collection.events] == [79.0, 79.0, 13.0]
+    assert collection.events[0].details["pid"] == 4242.0
+    assert "fallen off the bus" in collection.events[0].summary
+    assert "kernel_log" not in with_facility_1.problems
+    with_facility_1.close()
+
+
+def test_what_a_user_writes_is_not_believed(kmsg: Callable[[str], None]) -> None:
+    as_in_production = Xids(log=KernelLog(), facility=KERNEL_FACILITY)
+    as_in_production.collect({})
+    kmsg("NVRM: Xid (PCI:00fe:ee:01): 79, pid=1, name=liar, GPU has fallen off the bus.")
+    assert xids_of(as_in_production, {LOST_BUS: "7"}) == {}
+    as_in_production.close()
+
+
+def test_records_that_were_overwritten_are_counted_and_the_reader_goes_on(tmp_path: Path) -> None:
+    """The kernel says EPIPE once records were lost. Filling the real log takes too long at 10 lines in 5 s, so a descriptor that
+    the kernel refuses in the same way stands for it: the reader is given one whose first read fails so."""
+    line = b"4,1,5,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
+    answers: Iterator[bytes | OSError] = iter([BrokenPipeError(32, "Broken pipe"), line, BlockingIOError(11, "empty")])
+    log = KernelLog(tmp_path / "log")
+    (tmp_path / "log").write_bytes(b"")
+    real_read = os.read
+
+    def read(descriptor: int, size: int) -> bytes:
+        if descriptor != log._descriptor:
+            return real_read(descriptor, size)
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "read", read)
+        records = log.read()
+    log.close()
+    assert [record.sequence for record in records] == [1]
+    assert log.overruns == 1
+
+
+def test_a_log_that_may_not_be_read_is_a_state_and_not_an_error(tmp_path: Path) -> None:
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    points = {dict(p.tags)["source"]: p.value for p in xids.collect({}).points if p.name == "aie_gpu_xid_source_up"}
+    assert points == {"kernel_log": 0.0, "nvml_events": 0.0}
+    assert xids.problems["kernel_log"] == f"{tmp_path / 'none'}: No such file or directory"
+    (tmp_path / "none").write_bytes(b"")
+    xids.collect({})
+    assert "kernel_log" not in xids.problems, "and it recovers"
+    xids.close()
+
+
+def test_events_of_every_gpu_arrive_once_each(gpus: simulate.Controller, tmp_path: Path) -> None:
+    door, devices = opened()
+    names = {bus: str(device.index) for bus, device in devices.items()}
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=50)
+    until(lambda: "nvml_events" not in xids.problems)
+    assert xids_of(xids, names) == {}
+    gpus.push_xid(0, 13)
+    gpus.push_xid(2, 79)
+    gpus.push_xid(2, 79)
+    seen: dict[tuple[str, str], float] = {}
+
+    def all_there() -> bool:
+        seen.update(xids_of(xids, names))
+        return seen == {("0", "13"): 1.0, ("2", "79"): 2.0}
+
+    until(all_there)
+    assert door.errors() == {}, "waiting in vain is no error"
+    assert "nvmlEventSetWait_v2" not in door.seconds(), "and no time of the agent's"
+    xids.close()
+
+
+def test_a_lost_gpu_does_not_end_the_waiter(gpus: simulate.Controller, tmp_path: Path) -> None:
+    door, devices = opened()
+    names = {bus: str(device.index) for bus, device in devices.items()}
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=50)
+    until(lambda: "nvml_events" not in xids.problems)
+    gpus.lose(1)
+    gpus.fail("nvmlEventSetWait_v2", 15)
+    until(lambda: "nvml_events" in xids.problems)
+    gpus.fail("nvmlEventSetWait_v2", 0)
+    until(lambda: "nvml_events" not in xids.problems)
+    assert door.errors()["nvmlDeviceRegisterEvents", "gpu_is_lost"] > 0
+    gpus.push_xid(0, 48)
+    until(lambda: xids_of(xids, names) == {("0", "48"): 1.0})
+    xids.close()
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"])
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 6, 9, 13, 15, 17, 999])
+def test_every_error_is_a_state(gpus: simulate.Controller, tmp_path: Path, function: str, code: int) -> None:
+    gpus.fail(function, code)
+    door, devices = opened()
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    until(lambda: xids.problems.get("nvml_events", "the first wait has not begun") != "the first wait has not begun")
+    points = {dict(p.tags)["source"]: p.value for p in xids.collect({}).points if p.name == "aie_gpu_xid_source_up"}
+    assert points["nvml_events"] == 0.0
+    xids.close()
+
+
+def test_stopping_ends_the_thread_and_gives_the_set_back(gpus: simulate.Controller, tmp_path: Path) -> None:
+    door, devices = opened()
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    for _ in range(20):
+        xids.watch(door, devices, wait_ms=5)
+    xids.close()
+    assert door.calls()["nvmlEventSetCreate"] == door.calls()["nvmlEventSetFree"]
+    assert not isinstance(door.query("nvmlEventSetCreate", None), Absent)
