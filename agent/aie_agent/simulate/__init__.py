@@ -44,6 +44,7 @@ __all__ = [
     "environment",
     "install",
     "is_simulated",
+    "uninstall",
 ]
 
 
@@ -70,6 +71,12 @@ def install(gpus: int = 8, profile: str = "H100", *, state_file: Path | None = N
     if loaded.aie_stand_in_attach(os.fsencode(controller.path)) != 0:
         raise RuntimeError(f"simulated GPUs: {controller.path} cannot be mapped")
     return controller
+
+
+def uninstall() -> None:
+    """Takes the simulated GPUs out of this process: sessions end, and the next nvmlInit finds no driver."""
+    if is_simulated():
+        ctypes.CDLL(SONAME).aie_stand_in_attach(None)
 
 
 def environment(state_file: Path, driver: int = CURRENT_DRIVER) -> dict[str, str]:

@@ -19,7 +19,7 @@ _SCALARS: Final[dict[str, Any]] = {
     "double": ctypes.c_double,
     "char": ctypes.c_char,
 }
-_DEFINE = re.compile(r"^#define (AIE_\w+) (\w+)$", re.MULTILINE)
+_DEFINE = re.compile(r"^#define (AIE_\w+) (\w+)\b", re.MULTILINE)
 _STRUCT = re.compile(r"^struct (\w+) \{$(.*?)^\};$", re.MULTILINE | re.DOTALL)
 _MEMBER = re.compile(r"^    (?:struct )?(\w+) (\w+)(?:\[(\w+)\])?;", re.MULTILINE)
 _FUNCTION = re.compile(r"^FUNCTION\((\w+), (\d+), (\w+)\)$", re.MULTILINE)

@@ -18,6 +18,8 @@ _MEMORY = CONSTANTS["AIE_HAS_MEMORY"]
 _MEMORY_TEMPERATURE = CONSTANTS["AIE_HAS_MEMORY_TEMPERATURE"]
 _POWER_LIMIT = CONSTANTS["AIE_HAS_POWER_LIMIT"]
 _ENERGY = CONSTANTS["AIE_HAS_ENERGY"]
+_DOWNSHIFTS = CONSTANTS["AIE_LINK_DOWNSHIFTS"]
+_RETIRES_PAGES = CONSTANTS["AIE_RETIRES_PAGES"]
 _DATACENTRE = _MIG | _ECC | _MEMORY | _MEMORY_TEMPERATURE | _POWER_LIMIT | _ENERGY
 
 
@@ -75,6 +77,17 @@ PROFILES: Final[dict[str, Profile]] = {
     "B200": Profile(
         "NVIDIA B200", 10, (10, 0), _DATACENTRE | _GPM, 183359, 718, 8192, 148, 18944, 1000, 200, 140, 1965, 3996, 1500, 120,
         (95, 92, 90, 95), 5, 16, 18, 5, 53125, 7, 0x290110DE, "692-2G525-0220-002",
+    ),
+    # L40S (PCIe card, no NVLink, no MIG, no GPM): device 26B9; 46068 MiB, 2520/9001 MHz; rests at P8 and Gen1 when idle.
+    "L40S": Profile(
+        "NVIDIA L40S", 8, (8, 9), _ECC | _MEMORY | _POWER_LIMIT | _ENERGY | _DOWNSHIFTS, 46068, 600, 384, 142, 18176,
+        350, 100, 36, 2520, 9001, 1965, 210, (100, 97, 92, 0), 4, 16, 0, 0, 0, 0, 0x26B910DE, "900-2G133-0080-000",
+    ),
+    # V100 (before Ampere: pages are retired, no MIG, no GPM): device 1DB5; 32768 MiB, 1530/877 MHz.
+    "V100": Profile(
+        "Tesla V100-SXM2-32GB", 5, (7, 0), _ECC | _MEMORY | _MEMORY_TEMPERATURE | _POWER_LIMIT | _ENERGY | _RETIRES_PAGES,
+        32768, 258, 4096, 80, 5120, 300, 150, 42, 1530, 877, 1372, 135,
+        (90, 87, 83, 85), 3, 16, 6, 2, 25000, 0, 0x1DB510DE, "900-2G503-0010-000",
     ),
     # GB10 (DGX Spark): one memory for CPU and GPU. The driver has no memory figures and no power limit, calls the link Gen1 x1, and
     # puts the GPU on PCI domain 000F (nvtop #426, nvitop #208, NVIDIA's DGX Spark known issues).

@@ -42,8 +42,6 @@ DEVICE_TEXT(nvmlDeviceGetBoardPartNumber, view->gpu.part_number)
     }
 
 #define ALWAYS 1
-#define HAS(flag) (view->gpu.flags & (flag))
-#define READ(reading) (view->readings[R_##reading])
 
 typedef unsigned int number;
 typedef unsigned long long wide;
@@ -264,3 +262,17 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned int poli
     violation->referenceTime = view->epoch_us + view->now_ns / 1000;
     return NVML_SUCCESS;
 }
+
+/* ---- what a Linux host without confidential computing has not: asked for by monitors all the same ---- */
+
+#define NEVER_SUPPORTED(name)                                                    \
+    nvmlReturn_t name(nvmlDevice_t device, void *first, void *second)            \
+    {                                                                            \
+        ENTER_DEVICE(name, device);                                              \
+        (void)view, (void)first, (void)second;                                   \
+        return NVML_ERROR_NOT_SUPPORTED;                                         \
+    }
+
+NEVER_SUPPORTED(nvmlDeviceGetDriverModel)
+NEVER_SUPPORTED(nvmlDeviceGetDriverModel_v2)
+NEVER_SUPPORTED(nvmlDeviceGetConfComputeMemSizeInfo)

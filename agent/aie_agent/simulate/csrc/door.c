@@ -27,6 +27,7 @@ struct aie_handle { char unused; };
 static struct aie_handle handles[AIE_MAX_GPUS][1 + AIE_MAX_MIG];
 
 static _Atomic(struct aie_state *) mapped;
+static atomic_int detached;
 static atomic_uint sessions;
 static atomic_uint attached_count;
 static uint32_t slot_of_index[AIE_MAX_GPUS];
@@ -69,15 +70,18 @@ static struct aie_state *map_file(const char *path)
     return state;
 }
 
-/* Not of NVML: which state file this process follows from now on. Returns 0, or -1 when the file is none of this version. The earlier
- * mapping stays, as another thread may be reading it; sessions end, as they would with the driver they belonged to. */
+/* Not of NVML: which state file this process follows from now on; NULL: none, as if no driver were loaded. Returns 0, or -1 when the
+ * file is none of this version. The earlier mapping stays, as another thread may be reading it; sessions end, as they would with the
+ * driver they belonged to. */
 int aie_stand_in_attach(const char *path)
 {
-    struct aie_state *state = map_file(path);
-    if (state == NULL)
+    struct aie_state *state = path != NULL ? map_file(path) : NULL;
+    if (path != NULL && state == NULL)
         return -1;
-    atomic_store(&mapped, state);
     atomic_store(&sessions, 0);
+    atomic_store(&detached, path == NULL);
+    if (state != NULL)
+        atomic_store(&mapped, state);
     return 0;
 }
 
@@ -173,10 +177,15 @@ int door_attached(uint32_t slot)
     return -1;
 }
 
+void door_copy_gpu(uint32_t slot, struct aie_gpu *gpu)
+{
+    door_copy_config(offsetof(struct aie_config, gpus) + slot * sizeof *gpu, gpu, sizeof *gpu);
+}
+
 static void load_view(struct view *view, uint32_t slot, int mig)
 {
     view->slot = slot;
-    door_copy_config(offsetof(struct aie_config, gpus) + slot * sizeof view->gpu, &view->gpu, sizeof view->gpu);
+    door_copy_gpu(slot, &view->gpu);
     if (view->gpu.process_count > AIE_MAX_PROCESSES)
         view->gpu.process_count = AIE_MAX_PROCESSES;
     door_copy_config(offsetof(struct aie_config, processes) + slot * sizeof(struct aie_processes), view->processes,
@@ -226,7 +235,7 @@ static void count_gpus(void)
 
 static nvmlReturn_t init(enum function function)
 {
-    REQUIRE(attach_from_environment() != NULL, NVML_ERROR_DRIVER_NOT_LOADED);
+    REQUIRE(!atomic_load(&detached) && attach_from_environment() != NULL, NVML_ERROR_DRIVER_NOT_LOADED);
     nvmlReturn_t refused = count_and_fail(function, -1);
     if (refused != NVML_SUCCESS)
         return refused;
@@ -252,7 +261,7 @@ nvmlReturn_t nvmlShutdown(void)
     return NVML_SUCCESS;
 }
 
-int64_t door_field_fault(uint32_t field, uint32_t slot)
+nvmlReturn_t door_field_fault(uint32_t field, uint32_t slot)
 {
     struct aie_field_fault rows[AIE_MAX_FIELD_FAULTS];
     uint32_t count;
@@ -260,7 +269,7 @@ int64_t door_field_fault(uint32_t field, uint32_t slot)
     COPY_CONFIG(field_faults, rows);
     for (uint32_t row = 0; row < count && row < AIE_MAX_FIELD_FAULTS; row++)
         if (rows[row].field == field && (rows[row].gpus == 0 || (rows[row].gpus >> slot & 1)))
-            return rows[row].error;
+            return (nvmlReturn_t)rows[row].error;
     return NVML_SUCCESS;
 }
 

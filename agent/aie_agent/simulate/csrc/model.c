@@ -5,6 +5,7 @@
 #include <math.h>
 
 #define IDLE_LOAD 0.01
+#define IDLE_MEMORY_MHZ 405
 #define SUB_STEP_NS 100000000ull   /* counters are integrated in steps of 0.1 s ... */
 #define SUB_STEPS_MAX 256          /* ... or, after a long silence, in this many */
 
@@ -45,7 +46,7 @@ static const struct { uint64_t bits; double factor; } slowdowns[] = {
 static double clock_factor(uint64_t reasons)
 {
     double factor = 1;
-    for (size_t row = 0; row < sizeof slowdowns / sizeof slowdowns[0]; row++)
+    for (size_t row = 0; row < ROWS(slowdowns); row++)
         if ((reasons & slowdowns[row].bits) && slowdowns[row].factor < factor)
             factor = slowdowns[row].factor;
     return factor;
@@ -56,7 +57,7 @@ static const double lane_mb_per_s[] = { 0, 250, 500, 985, 1969, 3938, 7563 };
 
 static double pcie_mb_per_s(uint64_t generation, uint64_t width)
 {
-    size_t last = sizeof lane_mb_per_s / sizeof lane_mb_per_s[0] - 1;
+    size_t last = ROWS(lane_mb_per_s) - 1;
     return lane_mb_per_s[generation > last ? last : generation] * (double)width;
 }
 
@@ -65,6 +66,14 @@ static const struct { enum reading reading; double share; } shares_ppm[] = {
     { R_graphics_ppm, 1.00 }, { R_sm_ppm, 0.82 },   { R_occupancy_ppm, 0.36 }, { R_integer_ppm, 0.18 }, { R_tensor_ppm, 0.44 },
     { R_hmma_ppm, 0.42 },     { R_imma_ppm, 0.02 }, { R_dram_ppm, 0.63 },      { R_fp32_ppm, 0.12 },    { R_fp16_ppm, 0.06 },
 };
+
+double model_share(enum reading reading)
+{
+    for (size_t row = 0; row < ROWS(shares_ppm); row++)
+        if (shares_ppm[row].reading == reading)
+            return shares_ppm[row].share;
+    return 0;
+}
 
 static double power_wanted_mw(const struct aie_gpu *gpu, double load, double factor)
 {
@@ -93,8 +102,10 @@ static void fill_power_and_clocks(const struct aie_gpu *gpu, double load, uint64
     r[R_sm_mhz] = (uint64_t)sm_mhz;
     r[R_graphics_mhz] = (uint64_t)sm_mhz;
     r[R_video_mhz] = (uint64_t)(sm_mhz * gpu->clock_max_video_mhz / (gpu->clock_max_sm_mhz ? gpu->clock_max_sm_mhz : 1));
-    r[R_memory_mhz] = gpu->clock_max_memory_mhz;
-    r[R_performance_state] = 0;
+    /* Products that let their link go when idle go to P8 with it; the others stay in P0. */
+    int rests = !active && (gpu->flags & AIE_LINK_DOWNSHIFTS);
+    r[R_memory_mhz] = rests ? IDLE_MEMORY_MHZ : gpu->clock_max_memory_mhz;
+    r[R_performance_state] = rests ? 8 : 0;
     r[R_temperature_c] = hot ? gpu->temperature_slowdown_c : (uint64_t)(gpu->temperature_idle_c + 38 * heat);
     r[R_memory_temperature_c] = r[R_temperature_c] + 8;
     r[R_fan_percent] = (uint64_t)(30 + 50 * clamp(heat, 0, 1));
@@ -126,7 +137,7 @@ void model_readings_at(const struct aie_gpu *gpu, uint64_t at_ns, uint64_t r[REA
     r[R_memory_percent] = (uint64_t)(63 * load + 0.5);
     fill_power_and_clocks(gpu, load, r);
     fill_links(gpu, load, r);
-    for (size_t row = 0; row < sizeof shares_ppm / sizeof shares_ppm[0]; row++)
+    for (size_t row = 0; row < ROWS(shares_ppm); row++)
         r[shares_ppm[row].reading] = (uint64_t)(shares_ppm[row].share * load * 1e6);
     for (size_t reading = 0; reading < READING_COUNT; reading++)
         if (gpu->readings[reading].fixed)
@@ -214,28 +225,43 @@ static void integrate(const struct aie_gpu *gpu, uint64_t from_ns, uint64_t to_n
     uint64_t readings[READING_COUNT];
     for (uint64_t step = 0; step < steps; step++) {
         model_readings_at(gpu, from_ns + (uint64_t)(((double)step + 0.5) * step_ns), readings);
-        for (size_t row = 0; row < sizeof rates / sizeof rates[0]; row++)
+        for (size_t row = 0; row < ROWS(rates); row++)
             gained[rates[row].counter] += (double)readings[rates[row].reading] * step_ns / rates[row].divisor;
-        for (size_t row = 0; row < sizeof violations / sizeof violations[0]; row++)
+        for (size_t row = 0; row < ROWS(violations); row++)
             if (readings[R_clock_reasons] & violations[row].bits)
                 gained[violations[row].counter] += step_ns;
     }
 }
 
-/* Brings the GPU's counters up to now and returns them. Whoever wins the time span adds what it is worth: no lock, never backwards. */
+/* Brings the GPU's counters up to now. Whoever wins the time span adds what it is worth: no lock, and never backwards. */
+static struct aie_live_gpu *bring_up_to_now(const struct view *view)
+{
+    struct aie_live_gpu *live = &door_state()->live.gpus[view->slot];
+    uint64_t from_ns = __atomic_load_n(&live->integrated_ns, __ATOMIC_ACQUIRE);
+    if (view->now_ns <= from_ns ||
+        !__atomic_compare_exchange_n(&live->integrated_ns, &from_ns, view->now_ns, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return live;
+    double gained[COUNTER_COUNT] = { 0 };
+    integrate(&view->gpu, from_ns, view->now_ns, gained);
+    for (size_t counter = 0; counter < COUNTER_COUNT; counter++)
+        __atomic_fetch_add(&live->counters[counter], (uint64_t)(gained[counter] + 0.5), __ATOMIC_RELAXED);
+    for (size_t mig = 0; mig < AIE_MAX_MIG; mig++) {
+        double busy_ns = clamp(view->gpu.mig[mig].load_ratio, 0, 1) * (double)(view->now_ns - from_ns);
+        __atomic_fetch_add(&live->mig_busy_ns[mig], (uint64_t)(busy_ns + 0.5), __ATOMIC_RELAXED);
+    }
+    return live;
+}
+
 const uint64_t *model_counters(const struct view *view)
 {
     static _Thread_local uint64_t values[COUNTER_COUNT];
-    struct aie_live_gpu *live = &door_state()->live.gpus[view->slot];
-    uint64_t from_ns = __atomic_load_n(&live->integrated_ns, __ATOMIC_ACQUIRE);
-    if (view->now_ns > from_ns &&
-        __atomic_compare_exchange_n(&live->integrated_ns, &from_ns, view->now_ns, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        double gained[COUNTER_COUNT] = { 0 };
-        integrate(&view->gpu, from_ns, view->now_ns, gained);
-        for (size_t counter = 0; counter < COUNTER_COUNT; counter++)
-            __atomic_fetch_add(&live->counters[counter], (uint64_t)(gained[counter] + 0.5), __ATOMIC_RELAXED);
-    }
+    const struct aie_live_gpu *live = bring_up_to_now(view);
     for (size_t counter = 0; counter < COUNTER_COUNT; counter++)
         values[counter] = __atomic_load_n(&live->counters[counter], __ATOMIC_RELAXED);
     return values;
+}
+
+uint64_t model_instance_busy_ns(const struct view *view, int mig)
+{
+    return __atomic_load_n(&bring_up_to_now(view)->mig_busy_ns[mig], __ATOMIC_RELAXED);
 }

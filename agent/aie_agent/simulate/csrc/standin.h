@@ -56,7 +56,8 @@ int door_attached(uint32_t slot);
 int door_open(void);
 struct aie_state *door_state(void);
 void door_copy_config(size_t offset, void *to, size_t size);
-int64_t door_field_fault(uint32_t field, uint32_t slot);
+nvmlReturn_t door_field_fault(uint32_t field, uint32_t slot);
+void door_copy_gpu(uint32_t slot, struct aie_gpu *gpu);
 uint64_t door_monotonic_ns(void);
 void door_sleep_us(uint64_t us);
 
@@ -66,6 +67,8 @@ void model_fill(struct view *view);
 void model_readings_at(const struct aie_gpu *gpu, uint64_t at_ns, uint64_t readings[READING_COUNT]);
 double model_load(const struct aie_gpu *gpu, uint64_t at_ns);
 const uint64_t *model_counters(const struct view *view);
+uint64_t model_instance_busy_ns(const struct view *view, int mig);
+double model_share(enum reading reading);
 
 /* A call on a GPU or a MIG instance: `view` is what it sees. */
 #define ENTER_DEVICE(name, device)                                  \
@@ -84,6 +87,11 @@ const uint64_t *model_counters(const struct view *view);
         if (!(condition))                                           \
             return (error);                                         \
     } while (0)
+
+#define HAS(flag) (view->gpu.flags & (flag))
+#define READ(reading) (view->readings[R_##reading])
+#define ROWS(table) (sizeof(table) / sizeof(table)[0])
+#define ALL_LINKS 0xFFFFFFFFu
 
 #define REQUIRE_OUTPUT(pointer) REQUIRE((pointer) != NULL, NVML_ERROR_INVALID_ARGUMENT)
 

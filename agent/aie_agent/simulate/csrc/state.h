@@ -34,6 +34,8 @@
 #define AIE_HAS_POWER_LIMIT 32
 #define AIE_HAS_ENERGY 64
 #define AIE_LINK_DOWNSHIFTS 128
+#define AIE_RETIRES_PAGES 256              /* before Ampere; later products remap rows instead */
+#define AIE_IS_NUMA_NODE 512               /* its memory is a NUMA node of the host, as on Grace */
 
 /* kinds of a process; one process may have several */
 #define AIE_COMPUTE 1
@@ -232,6 +234,7 @@ struct aie_config {
 struct aie_live_gpu {
     uint64_t integrated_ns;               /* simulated time up to which the counters stand */
     uint64_t counters[AIE_MAX_COUNTERS];
+    uint64_t mig_busy_ns[AIE_MAX_MIG];
 };
 
 struct aie_live {

@@ -27,7 +27,7 @@ static const struct { nvmlReturn_t code; const char *text; } errors[] = {
 
 const char *nvmlErrorString(nvmlReturn_t result)
 {
-    for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++)
+    for (size_t row = 0; row < ROWS(errors); row++)
         if (errors[row].code == result)
             return errors[row].text;
     return "Unknown Error";
@@ -110,11 +110,6 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 
 /* ---- handles ---- */
 
-static void copy_gpu(uint32_t slot, struct aie_gpu *gpu)
-{
-    door_copy_config(offsetof(struct aie_config, gpus) + slot * sizeof *gpu, gpu, sizeof *gpu);
-}
-
 static nvmlReturn_t put_handle_by_index(unsigned int index, nvmlDevice_t *device)
 {
     static _Thread_local struct aie_gpu gpu;
@@ -124,7 +119,7 @@ static nvmlReturn_t put_handle_by_index(unsigned int index, nvmlDevice_t *device
     uint32_t slot;
     int mig;
     door_peek(*device, &slot, &mig);
-    copy_gpu(slot, &gpu);
+    door_copy_gpu(slot, &gpu);
     return gpu.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
@@ -173,7 +168,7 @@ static nvmlReturn_t put_handle_by(matcher *matches, const char *key, nvmlDevice_
         uint32_t slot;
         int mig;
         door_peek(door_handle(index, -1), &slot, &mig);
-        copy_gpu(slot, &gpu);
+        door_copy_gpu(slot, &gpu);
         int found = matches(&gpu, key);
         if (found == NO_MATCH)
             continue;
