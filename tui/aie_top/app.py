@@ -23,6 +23,7 @@ from aie_top.model import arrange, next_sort
 from aie_top.rows import Frame, View
 from aie_top.screens import MainScreen, PageScreen, PaintedScreen
 from aie_top.themes import LOOKS, Look, next_look
+from aie_top.views.gpu_page import GpuPage, gpu_processes_page
 from aie_top.views.pages import help_lines
 
 
@@ -122,6 +123,20 @@ class TopApp(App[None]):
     def action_detail(self) -> None:
         if isinstance(self.screen, MainScreen) and (page := self.screen.cursor.page(self.arranged)) is not None:
             self.push_screen(PageScreen(page))
+
+    def action_gpus(self) -> None:
+        """From the main screen to the GPU under the cursor of their table; from a page to the next GPU."""
+        screen, gpus = self.screen, self.arranged.gpus
+        if not gpus:
+            self.notify("no GPU is seen, or none matches the filter", title="No GPU")
+        elif isinstance(screen, MainScreen):
+            self.push_screen(PageScreen(GpuPage(gpus[screen.cursor.row("gpus")].key)))
+        elif isinstance(screen, PageScreen):
+            screen.turn(lambda page: page.next_one(self.arranged) if isinstance(page, GpuPage) else GpuPage(gpus[0].key))
+
+    def action_gpu_processes(self) -> None:
+        if isinstance(self.screen, MainScreen):
+            self.push_screen(PageScreen(gpu_processes_page))
 
     async def action_back(self) -> None:
         screen = self.screen

@@ -13,7 +13,8 @@ class Command(NamedTuple):
     """`keys` as Textual names them; `shown` as the help names them. `hint` is the word in the footer, "" for none.
 
     `hint_in_detail` is the word in the footer of a page on top of the main screen, since some keys do something else there.
-    `always` are keys that work also while something else takes the keyboard: the filter, the palette.
+    `always` are keys that work also while something else takes the keyboard: the filter, the palette. `for_gpus` are hints
+    only where there are GPUs.
     """
 
     action: str
@@ -25,6 +26,7 @@ class Command(NamedTuple):
     hint_in_detail: str = ""
     in_palette: bool = True
     always: tuple[str, ...] = ()
+    for_gpus: bool = False
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
@@ -35,8 +37,19 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("pause", ("p", "space"), "p", "Pause, or go on", "View", "pause", "pause"),
     Command("sort", ("s",), "s", "Sort engines by the next column", "View", "sort"),
     Command("reverse", ("S", "upper_s"), "S", "Turn the order round", "View"),
-    Command("filter", ("slash",), "/", "Filter engines by name, host, model, device or state", "View", "filter"),
+    Command("filter", ("slash",), "/", "Filter engines and GPUs by name, host, model, device or state", "View", "filter"),
     Command("detail", ("enter",), "enter", "All about what is under the cursor", "Move", "detail"),
+    Command(
+        "gpus",
+        ("u",),
+        "u",
+        "GPU under the cursor of their table: memory, clocks, links, errors, who holds it",
+        "Move",
+        "GPU",
+        "next GPU",
+        for_gpus=True,
+    ),
+    Command("gpu_processes", ("w",), "w", "Who holds GPUs: every process, as a tree", "Move"),
     Command("back", ("escape",), "esc", "Back; on the main screen: clear the filter", "Move", "", "back", in_palette=False),
     Command("next_panel", ("tab",), "tab", "Next panel", "Move", "panel", in_palette=False),
     Command("previous_panel", ("shift+tab",), "shift+tab", "Previous panel", "Move", in_palette=False),
@@ -58,11 +71,11 @@ def bindings() -> list[tuple[str, str, bool]]:
     return usual + [(",".join(command.always), command.action, True) for command in COMMANDS if command.always]
 
 
-def hints(*, in_detail: bool) -> Iterator[tuple[str, str]]:
+def hints(*, in_detail: bool, gpus: bool = False) -> Iterator[tuple[str, str]]:
     """Key and word for the footer, most important first."""
     for command in COMMANDS:
         word = command.hint_in_detail if in_detail else command.hint
-        if word:
+        if word and (gpus or not command.for_gpus):
             yield command.shown, word
 
 

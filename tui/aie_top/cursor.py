@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from aie_top.panels import PANELS, Page, Panel
 from aie_top.rows import Frame
+from aie_top.views.history import Selected
 
 _FIRST: Final = "engines"
 
@@ -48,6 +49,11 @@ class Cursor:
 
     def key(self, name: str) -> Any:
         return self._keys.get(name)
+
+    @property
+    def selected(self) -> Selected:
+        """What the histories begin with."""
+        return Selected(self._keys.get("engines"), self._keys.get("gpus"), gpu_first=self._panel.name == "gpus")
 
     def page(self, frame: Frame) -> Page | None:
         rows = self._panel.rows(frame)

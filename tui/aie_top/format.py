@@ -7,6 +7,7 @@ Every function takes None, NaN or infinity for "not known", raises for no float,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 UNKNOWN: Final = "-"
@@ -16,6 +17,10 @@ PERCENT_WIDTH: Final = 5
 DURATION_WIDTH: Final = 7
 AGE_WIDTH: Final = 7
 SIZE_WIDTH: Final = 9
+CELSIUS_WIDTH: Final = 5
+CLOCK_OF_WIDTH: Final = 9
+WATTS_OF_WIDTH: Final = 9
+SIZE_OF_WIDTH: Final = 12
 
 _THOUSANDS: Final = ("", "k", "M", "G", "T", "P", "E")
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -110,3 +115,61 @@ def _three_digits(value: float) -> str:
     if value < 9.995:
         return f"{value:.2f}"
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def megahertz(hertz: float | None) -> str:
+    """A clock as NVIDIA's tools write it, without the unit: 1980."""
+    if hertz is None or not math.isfinite(hertz) or hertz < 0:
+        return UNKNOWN
+    return count(round(hertz / 1e6))
+
+
+def clock_of(hertz: float | None, most_hertz: float | None) -> str:
+    """1755/1980, in MHz; the maximum is left out where it is not known."""
+    now, most = megahertz(hertz), megahertz(most_hertz)
+    return now if UNKNOWN in (now, most) else f"{now}/{most}"
+
+
+def celsius(degrees: float | None) -> str:
+    if degrees is None or not math.isfinite(degrees) or abs(degrees) > 999:
+        return UNKNOWN
+    return f"{degrees:.0f}°C"
+
+
+def watts(value: float | None) -> str:
+    """Of a board: 698 W; of many: 5.43 kW."""
+    if value is None or not math.isfinite(value) or not 0 <= value < 999_500:
+        return UNKNOWN
+    return f"{value:.0f} W" if value < 1_999.5 else f"{_three_digits(value / 1000)} kW"
+
+
+def watts_of(value: float | None, limit: float | None) -> str:
+    """698/700 W, or 698 W where no limit is known."""
+    now, most = watts(value), watts(limit)
+    if now == UNKNOWN or most == UNKNOWN:
+        return now
+    number, unit = now.split(" ")
+    return f"{number}/{most}" if most.endswith(f" {unit}") else f"{now}/{most}"
+
+
+def size_of(value: float | None, total: float | None) -> str:
+    """61.2/80 GiB: both in the unit of the total, which needs no decimals from ten on."""
+    used, whole = size(value), size(total)
+    if whole == UNKNOWN or used == UNKNOWN or value is None or total is None or value < 0:
+        return used
+    number, unit = whole.split(" ")
+    step = 1024.0 ** _SIZES.index(unit)
+    most = f"{total / step:.0f}" if total / step >= 9.995 else number
+    return f"{_three_digits(value / step)}/{most} {unit}"
+
+
+def numbers(values: Iterable[int]) -> str:
+    """0-3, 5: whole numbers in order, runs of three or more drawn together."""
+    runs: list[list[int]] = []
+    for value in sorted(set(values)):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    parts = [[f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(value) for value in run] for run in runs]
+    return ", ".join(part for each in parts for part in each)

@@ -8,8 +8,9 @@ from typing import Final
 
 from aie_telemetry.api import Snapshot
 from aie_top.columns import engines as engine_columns
+from aie_top.gpu_processes import process_rows
 from aie_top.problems import hung_engines, problems_of
-from aie_top.rows import AgentState, EngineRow, Frame, HostRow, MemoryRow, View
+from aie_top.rows import AgentState, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, View
 
 # The agent sends once a second. Data older than this is marked, whatever the connection says.
 STALE_AFTER_S: Final = 3.5
@@ -19,6 +20,12 @@ def build_frame(states: Sequence[AgentState], now_s: float, zone: datetime.tzinf
     """`now_s` is on the clock of `received_s`; `zone` None is the reader's own."""
     snapshots = [state.snapshot for state in states if state.snapshot is not None]
     stale = {state.label: _stale_s(state, now_s) for state in states}
+    gpus = tuple(
+        GpuRow(agent=state.label, host=state.snapshot.host.hostname, gpu=gpu, stale_s=stale[state.label])
+        for state in states
+        if state.snapshot is not None
+        for gpu in state.snapshot.gpus
+    )
     return Frame(
         clock=_clock(snapshots, zone),
         window_s=max((snapshot.window_s for snapshot in snapshots), default=None),
@@ -42,11 +49,13 @@ def build_frame(states: Sequence[AgentState], now_s: float, zone: datetime.tzinf
             if state.snapshot is not None
             for memory in state.snapshot.memory
         ),
+        gpus=gpus,
+        gpu_processes=process_rows(gpus),
     )
 
 
 def arrange(frame: Frame, view: View) -> Frame:
-    """The frame as the user wants it: engines and memory filtered and in one order. What is wrong and hosts are never hidden."""
+    """The frame as the user wants it: engines, memory and GPUs filtered, in one order. What is wrong and hosts are never hidden."""
     engines = _sorted_engines([row for row in frame.engines if _matches(row, view.filter)], view)
     rank = {row.key: position for position, row in enumerate(engines)}
     memory = [row for row in frame.memory if (row.agent, row.memory.engine) in rank or _memory_matches(row, view.filter)]
@@ -58,6 +67,8 @@ def arrange(frame: Frame, view: View) -> Frame:
         problems=frame.problems,
         engines=tuple(engines),
         memory=tuple(memory),
+        gpus=tuple(row for row in frame.gpus if _gpu_matches(row, view.filter)),
+        gpu_processes=tuple(row for row in frame.gpu_processes if _process_matches(row, view.filter)),
     )
 
 
@@ -87,6 +98,17 @@ def _matches(row: EngineRow, wanted: str) -> bool:
 
 def _memory_matches(row: MemoryRow, wanted: str) -> bool:
     return _contains((row.memory.engine, row.memory.device, row.host), wanted)
+
+
+def _gpu_matches(row: GpuRow, wanted: str) -> bool:
+    gpu = row.gpu
+    state = "up" if gpu.up else "down"
+    return _contains((f"GPU {gpu.index}", gpu.name, gpu.uuid, gpu.pci_bus_id, gpu.reason, state, row.host, *row.engines), wanted)
+
+
+def _process_matches(row: GpuProcessRow, wanted: str) -> bool:
+    one = row.process
+    return _contains((str(one.tgid), one.command, one.engine, "orphan" if one.orphan else None, one.container, row.host), wanted)
 
 
 def _contains(fields: Sequence[str | None], wanted: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 from aie_telemetry.api import Engine, Finding, Severity, Snapshot, Source
 from aie_top import format as fmt
 from aie_top.events import event_rows
+from aie_top.gpu_problems import gpu_problems
 from aie_top.rows import AgentState, ProblemRow
 
 _RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
@@ -42,6 +43,7 @@ def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
 def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     host = snapshot.host.hostname
     yield from event_rows(snapshot)
+    yield from gpu_problems(snapshot)
     yield from (_engine_unseen(engine, host) for engine in snapshot.engines if engine.state != "down" and _unseen(engine))
     lost = {engine.name: engine for engine in snapshot.engines if engine.state == "down"}
     yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values())

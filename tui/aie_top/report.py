@@ -9,10 +9,12 @@ from aie_top.model import arrange
 from aie_top.rows import Frame, View
 from aie_top.text import Line, Tone, lines_to_ascii
 from aie_top.views.chrome import header_line
+from aie_top.views.gpus import gpu_heights, gpu_lines, process_lines
 from aie_top.views.problems import heights, problem_lines
 from aie_top.views.tables import Place, engine_lines, host_lines, memory_lines
 
 WIDTH: Final = 80
+_MOST_PROCESSES: Final = 24
 
 # Bold, dim and the four colours that every terminal has; the words and marks say the same without.
 _CODES: Final[dict[Tone, str]] = {
@@ -34,7 +36,12 @@ def report_lines(frame: Frame, view: View, width: int = WIDTH, *, ascii_only: bo
     tables = [
         lines
         for lines, rows in (
+            (gpu_lines(arranged, view, Place(width, gpu_heights(arranged)[1])), arranged.gpus),
             (engine_lines(arranged, view, Place(width, len(arranged.engines) + 2)), True),
+            (
+                process_lines(arranged, view, Place(width, min(len(arranged.gpu_processes), _MOST_PROCESSES) + 1)),
+                arranged.gpu_processes,
+            ),
             (memory_lines(arranged, view, Place(width, len(arranged.memory) + 2)), arranged.memory),
             (host_lines(arranged, view, Place(width, len(arranged.hosts) + 2)), any(row.host for row in arranged.hosts)),
         )

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from aie_telemetry.api import Agent, Engine, Host, Memory, Severity, Snapshot, Source
+from aie_telemetry.api import Agent, Engine, Gpu, GpuProcess, Host, Memory, Severity, Snapshot, Source
 
 Phase = Literal["connecting", "live", "away"]
 
@@ -61,6 +61,43 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     stale_s: float | None = None
 
 
+class GpuRow(msgspec.Struct, frozen=True, kw_only=True):
+    agent: str
+    host: str
+    gpu: Gpu
+    stale_s: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.agent, self.gpu.uuid or str(self.gpu.index)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of the engines that hold a context on it."""
+        return tuple(sorted({one.engine for one in self.gpu.processes if one.engine}))
+
+
+class GpuProcessRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A process and all GPUs on which it holds a context. `memory_bytes` is of all of them, `sm_ratio` the mean over them.
+
+    `depth` is how far below a process of the table it stands in the tree.
+    """
+
+    agent: str
+    host: str
+    process: GpuProcess
+    gpus: tuple[int, ...]
+    memory_bytes: int | None = None
+    sm_ratio: float | None = None
+    depth: int = 0
+    simulated: bool = False
+    stale_s: float | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.agent, self.process.tgid
+
+
 class HostRow(msgspec.Struct, frozen=True, kw_only=True):
     """An agent and its host."""
 
@@ -86,6 +123,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[ProblemRow, ...] = ()
     engines: tuple[EngineRow, ...] = ()
     memory: tuple[MemoryRow, ...] = ()
+    gpus: tuple[GpuRow, ...] = ()
+    gpu_processes: tuple[GpuProcessRow, ...] = ()
 
     @property
     def several_hosts(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -18,13 +19,11 @@ from aie_top.text import Line, lines_to_ascii
 from aie_top.themes import Look
 from aie_top.views.chrome import footer_line, header_line
 from aie_top.views.history import history_lines
-from aie_top.views.tables import Place, window
+from aie_top.views.tables import Place
 from aie_top.widgets import LinesView
 
 if TYPE_CHECKING:
     from aie_top.app import TopApp
-
-_TABLES: Final = ("engines", "memory", "hosts")
 
 
 class PaintedScreen(Screen[None]):
@@ -58,7 +57,7 @@ class PaintedScreen(Screen[None]):
 
 
 class MainScreen(PaintedScreen):
-    """Header, what is wrong, engines, memory, hosts, histories, footer."""
+    """Header, what is wrong, GPUs, engines, who holds GPUs, memory, hosts, histories, footer."""
 
     DEFAULT_CSS: ClassVar[str] = """
     MainScreen #footer { dock: bottom; }
@@ -86,13 +85,13 @@ class MainScreen(PaintedScreen):
         self.put("header", [header_line(frame, view, width)])
         for panel in PANELS:
             lines = planned.panels[panel.name]
-            self._height(panel.name, lines, planned.gap if panel.name in _TABLES else 0)
+            self._height(panel.name, lines, 0 if panel.name == "problems" else planned.gap)
             at = self.cursor.row(panel.name) if panel is self.cursor.panel else None
             self.put(panel.name, panel.lines(frame, view, Place(width, lines, at)))
         self._height("history", planned.history, planned.gap)
-        self.put("history", history_lines(frame, self.cursor.key("engines"), width, planned.history))
+        self.put("history", history_lines(frame, self.cursor.selected, width, planned.history))
         self._height("footer", planned.footer, 0)
-        self.put("footer", [footer_line(width, in_detail=False)])
+        self.put("footer", [footer_line(width, in_detail=False, gpus=bool(frame.gpus))])
 
     def _height(self, name: str, lines: int, gap: int) -> None:
         self.query_one(f"#{name}", LinesView).give_height(lines, gap)
@@ -125,8 +124,10 @@ class MainScreen(PaintedScreen):
         if panel is None or event.widget is None:
             return
         row = self.cursor.row(panel.name)
-        if panel.name in _TABLES and event.y > 0:
-            row = window(len(panel.rows(frame)), event.widget.size.height - 1, row)[0] + event.y - 1
+        focused = row if panel is self.cursor.panel else None
+        on_line = panel.on_line(frame, Place(event.widget.size.width, event.widget.size.height, focused))
+        clicked = on_line[event.y] if event.y < len(on_line) else None
+        row = row if clicked is None else clicked
         self.cursor.go(frame, panel, row)
         self.paint()
 
@@ -153,7 +154,12 @@ class PageScreen(PaintedScreen):
         self.put("header", [header_line(self.top.arranged, self.top.view, width)])
         self.put("page", lines[self._first : self._first + room])
         below = max(len(lines) - self._first - room, 0)
-        self.put("footer", [footer_line(width, in_detail=True, below=below)])
+        self.put("footer", [footer_line(width, in_detail=True, below=below, gpus=bool(self.top.arranged.gpus))])
+
+    def turn(self, following: Callable[[Page], Page]) -> None:
+        """To another page in the place of this one, from its top."""
+        self._page, self._first = following(self._page), 0
+        self.paint()
 
     def scroll_lines(self, lines: int) -> None:
         self._first = max(self._first + lines, 0)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import agent_api as fake
+import agent_gpus
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -24,6 +26,20 @@ SCENES: dict[str, AgentState] = {
     "away": AWAY,
     "troubled": AgentState(label=LABEL, phase="live", snapshot=fake.troubled(5), received_s=12.0),
 }
+
+
+GPUS = {
+    "one": agent_gpus.healthy(1, 5),
+    "eight": agent_gpus.troubled(8, 5, simulated=True),
+    "sixteen": agent_gpus.troubled(16, 5),
+    "odd": (agent_gpus.divided(0, 5), agent_gpus.unified(1, 5), agent_gpus.unknown(2)),
+}
+GPU_PAGES = {"hot": ["tab", "tab", "tab", "tab", "tab", "j", "enter"], "lost": ["u", "u", "u", "u"], "who": ["w"]}
+
+
+def with_gpus(name: str) -> AgentState:
+    seen = msgspec.structs.replace(fake.healthy(5), gpus=GPUS[name])
+    return AgentState(label=LABEL, phase="live", snapshot=seen, received_s=12.0)
 
 
 PAGES = {"help": ["question_mark"], "detail": ["end", "enter"], "problem": ["shift+tab", "j", "enter"]}
@@ -80,3 +96,23 @@ def test_looks(snap_compare: Any, look: str, size: tuple[int, int]) -> None:
 def test_two_hosts_one_away(snap_compare: Any) -> None:
     other = AgentState(label="http://gpu-08:9465", phase="away", reason="no data for 5 s")
     assert snap_compare(TopApp(OneFrame(SCENES["healthy"], other)), terminal_size=(120, 40), run_before=settled)
+
+
+gpu_sizes = pytest.mark.parametrize("size", SIZES[1:], ids=size_id)
+
+
+@gpu_sizes
+@pytest.mark.parametrize("name", sorted(GPUS))
+def test_gpus(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
+    assert snap_compare(TopApp(OneFrame(with_gpus(name))), terminal_size=size, run_before=settled)
+
+
+@gpu_sizes
+@pytest.mark.parametrize("page", sorted(GPU_PAGES))
+def test_gpu_pages(snap_compare: Any, page: str, size: tuple[int, int]) -> None:
+    assert snap_compare(TopApp(OneFrame(with_gpus("eight"))), press=GPU_PAGES[page], terminal_size=size, run_before=settled)
+
+
+def test_gpus_in_ascii(snap_compare: Any) -> None:
+    app = TopApp(OneFrame(with_gpus("eight")), ascii_only=True)
+    assert snap_compare(app, terminal_size=(120, 40), run_before=settled)

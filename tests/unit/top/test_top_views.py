@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 
 import agent_api as fake
+import agent_gpus
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aie_telemetry.api import Snapshot
+from aie_telemetry.api import Gpu, Snapshot
 from aie_top.columns.engines import ENGINE_COLUMNS
 from aie_top.layout import plan
 from aie_top.model import arrange, build_frame
@@ -20,7 +21,8 @@ from aie_top.rows import AgentState, EngineRow, Frame, View
 from aie_top.table import choose
 from aie_top.text import cell_width
 from aie_top.views.chrome import footer_line, header_line
-from aie_top.views.history import history_lines
+from aie_top.views.gpu_page import gpu_page, gpu_processes_page
+from aie_top.views.history import Selected, history_lines
 from aie_top.views.pages import engine_page, help_lines, host_page, problem_page
 from aie_top.views.tables import Place
 
@@ -31,6 +33,10 @@ def frame_of(*snapshots: Snapshot | None, phase: str = "live") -> Frame:
         for at, one in enumerate(snapshots)
     ]
     return build_frame(states, 0.0, datetime.UTC)
+
+
+def with_gpus(base: Snapshot, gpus: tuple[Gpu, ...]) -> Snapshot:
+    return msgspec.structs.replace(base, gpus=gpus)
 
 
 MANY = fake.snapshot(
@@ -44,6 +50,10 @@ FRAMES = {
     "nobody": frame_of(None, phase="away"),
     "two hosts": frame_of(fake.troubled(), fake.healthy(9)),
     "many": frame_of(MANY),
+    "one gpu": frame_of(with_gpus(fake.healthy(), agent_gpus.healthy(1))),
+    "eight gpus": frame_of(with_gpus(fake.healthy(), agent_gpus.troubled(8, simulated=True))),
+    "sixteen gpus": frame_of(with_gpus(fake.troubled(), agent_gpus.troubled(16)), fake.healthy(9)),
+    "unknown gpus": frame_of(with_gpus(fake.snapshot(), tuple(map(agent_gpus.unknown, range(3))))),
 }
 
 
@@ -52,7 +62,7 @@ FRAMES = {
 def test_every_panel_keeps_to_its_place(name: str, width: int, height: int, cursor: int) -> None:
     frame, view = arrange(FRAMES[name], View()), View()
     planned = plan(frame, width, height)
-    used = 1 + planned.footer + planned.history + sum(planned.panels.values()) + planned.gap * len(PANELS)
+    used = 1 + planned.footer + planned.history + sum(planned.panels.values()) + planned.gaps
     assert used <= max(height, 1)
     for panel in PANELS:
         lines = planned.panels[panel.name]
@@ -62,7 +72,11 @@ def test_every_panel_keeps_to_its_place(name: str, width: int, height: int, curs
         assert all(cell_width(one.plain()) <= width for one in shown)
         if panel.rows(frame) and lines > 1:
             assert sum(one.fill == "cursor" for one in shown) == 1, "the cursor is always in sight"
-    charts = history_lines(frame, None, width, planned.history)
+        on_line = panel.on_line(frame, Place(width, lines, at))
+        if on_line and lines:
+            where = [y for y, row in enumerate(on_line[:lines]) if row == at]
+            assert where == [y for y, one in enumerate(shown) if one.fill == "cursor"], "the mouse hits what it points at"
+    charts = history_lines(frame, Selected(), width, planned.history)
     assert len(charts) <= planned.history
     assert all(
         cell_width(one.plain()) <= width for one in [*charts, header_line(frame, view, width), footer_line(width, in_detail=False)]
@@ -74,6 +88,7 @@ def test_every_panel_keeps_to_its_place(name: str, width: int, height: int, curs
 def test_every_page_keeps_to_its_width(name: str, width: int) -> None:
     frame = FRAMES[name]
     pages = [help_lines(width), *(engine_page(frame, row.key, width) for row in frame.engines[:2])]
+    pages += [gpu_processes_page(frame, width), *(gpu_page(frame, row.key, width) for row in frame.gpus[:8])]
     pages += [problem_page(row, width) for row in frame.problems] + [host_page(row, width) for row in frame.hosts]
     assert all(cell_width(one.plain()) <= width for page in pages for one in page)
 
@@ -112,7 +127,8 @@ def test_columns_do_not_move_when_values_do() -> None:
 
 def test_rows_that_do_not_fit_are_counted() -> None:
     frame = FRAMES["many"]
-    shown = PANELS[1].lines(frame, View(), Place(80, 5, 0))
+    engines = next(panel for panel in PANELS if panel.name == "engines")
+    shown = engines.lines(frame, View(), Place(80, 5, 0))
     assert "4/64" in shown[0].plain()
 
 

@@ -25,12 +25,15 @@ def header_line(frame: Frame, view: View, width: int) -> Line:
     return Line((Span(name, "accent"), Span(fit(_hosts(frame), room), "strong"), *right), "title")
 
 
-def footer_line(width: int, *, in_detail: bool, below: int = 0) -> Line:
-    """As many keys as fit whole, the most important ones first. `below` is how many lines of a page are further down."""
+def footer_line(width: int, *, in_detail: bool, below: int = 0, gpus: bool = False) -> Line:
+    """As many keys as fit whole, the most important ones first. `below` is how many lines of a page are further down.
+
+    `gpus` is whether there are any.
+    """
     more = f"▾ {below} more " if below else ""
     spans: list[Span] = [Span(" ")]
     room = width - 2 - len(more)
-    for shown, label in commands.hints(in_detail=in_detail):
+    for shown, label in commands.hints(in_detail=in_detail, gpus=gpus):
         needed = cell_width(shown) + 1 + len(label) + 2
         if needed - 2 > room:
             break

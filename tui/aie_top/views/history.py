@@ -1,17 +1,17 @@
-"""Charts in the room that is left: a band for each engine, the one under the cursor first, then one for each host."""
+"""Charts in the room that is left: a band for the engine and the GPU under the cursor, then for the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
 from aie_top import charts
 from aie_top import format as fmt
-from aie_top.rows import EngineRow, Frame, HostRow, MemoryRow
+from aie_top.rows import EngineRow, Frame, GpuRow, HostRow, MemoryRow
 from aie_top.text import Line, Span, cell_width, crop, fit
 
 LEAST_HEIGHT: Final = 5
-_MOST_HEIGHT: Final = 16
+_MOST_HEIGHT: Final = 24
 _LEAST_WIDTH: Final = 34
 
 Points = Sequence[float | None]
@@ -30,22 +30,65 @@ class Chart(NamedTuple):
 Band = tuple[Chart, ...]
 
 
-def bands(frame: Frame, selected: tuple[str, str] | None) -> list[Band]:
-    """Only what has a history. The selected engine comes first, since the first band is the last to go."""
-    engines = sorted(frame.engines, key=lambda row: row.key != selected)
-    every = [*(engine_band(row, frame.memory) for row in engines), _host_band(frame.hosts)]
-    return [band for band in every if band]
+class Selected(NamedTuple):
+    """What the cursor is on, by key: an engine, a GPU, and which of them the user looks at."""
+
+    engine: Hashable = None
+    gpu: Hashable = None
+    gpu_first: bool = False
 
 
-def history_lines(frame: Frame, selected: tuple[str, str] | None, width: int, height: int) -> list[Line]:
-    every = bands(frame, selected)
+def bands(frame: Frame, selected: Selected) -> list[Band]:
+    """Only what has a history. What is selected comes first, since the first band is the last to go."""
+    engines = sorted(frame.engines, key=lambda row: row.key != selected.engine)
+    gpus = sorted(frame.gpus, key=lambda row: row.key != selected.gpu)
+    of_engines = [engine_band(row, frame.memory) for row in engines]
+    of_gpus = [gpu_band(row) for row in gpus]
+    first = [*of_gpus[:1], *of_engines] if selected.gpu_first else [*of_engines[:1], *of_gpus[:1], *of_engines[1:]]
+    return [band for band in (*first, _host_band(frame.hosts), *of_gpus[1:]) if band]
+
+
+def history_lines(frame: Frame, selected: Selected, width: int, height: int) -> list[Line]:
+    every = _side_by_side(bands(frame, selected), _across(width))
     fitting = min(len(every), max(height // LEAST_HEIGHT, 0))
     if not fitting:
         return []
     each, over = divmod(height, fitting)
     heights = [min(each + (1 if at < over else 0), _MOST_HEIGHT) for at in range(fitting)]
-    across = max(map(len, every))
+    across = max(map(len, every[:fitting]))
     return [line for band, lines in zip(every, heights, strict=False) for line in band_lines(band, width, lines, across)]
+
+
+def _across(width: int) -> int:
+    """How many charts fit side by side."""
+    return max((width - 1) // _LEAST_WIDTH, 1)
+
+
+def _side_by_side(every: Sequence[Band], most: int) -> list[Band]:
+    """A lone chart moves up beside the band before it, where the window is wide enough: it would leave most of its lines empty."""
+    packed: list[Band] = []
+    for band in every:
+        if packed and len(band) == 1 and len(packed[-1]) < most:
+            packed[-1] = (*packed[-1], *band)
+        else:
+            packed.append(band)
+    return packed
+
+
+def gpu_band(row: GpuRow) -> Band:
+    gpu = row.gpu
+    of_power = _up_to(gpu.power_limit_watts)
+    name = f"{'simulated ' if gpu.simulated else ''}GPU {gpu.index}"
+    every = (
+        Chart(f"{name} util", gpu.utilization_history, fmt.percent, _whole),
+        Chart("memory", gpu.memory_used_history, fmt.size, charts.around),
+        Chart("power", gpu.power_history, fmt.watts, of_power),
+    )
+    return tuple(chart for chart in every if any(point is not None for point in chart.points))
+
+
+def _up_to(most: float | None) -> Callable[[Points], charts.Scale]:
+    return (lambda _points: charts.Scale(0.0, most)) if most else charts.from_zero
 
 
 def engine_band(row: EngineRow, memory: Sequence[MemoryRow]) -> Band:
@@ -63,7 +106,7 @@ def band_lines(band: Band, width: int, height: int, across: int) -> list[Line]:
 
     `across` is how many the widest band has: those of all bands stand one below the other.
     """
-    number = max(min((width - 1) // _LEAST_WIDTH, across), 1)
+    number = max(min(_across(width), across), 1)
     each = max((width - 1 - 2 * (number - 1)) // number, 0)
     shown = [_one(chart, each, height) for chart in band[:number]]
     return [crop(_beside([chart[row] for chart in shown], "title" if row == 0 else ""), width) for row in range(height)]

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from aie_telemetry.api import Agent, Engine, Process, Quantiles
 from aie_top import commands
 from aie_top import format as fmt
 from aie_top.columns.engines import ENGINE_COLUMNS
+from aie_top.columns.gpu_processes import GPU_PROCESS_COLUMNS
+from aie_top.columns.gpus import GPU_COLUMNS
 from aie_top.columns.hosts import HOST_COLUMNS, memory_used
 from aie_top.columns.memory import MEMORY_COLUMNS
 from aie_top.rows import EngineRow, Frame, HostRow, ProblemRow
-from aie_top.table import body, choose, header
-from aie_top.text import Line, Span, Tone, cell_width, crop, fit, line, wrap
+from aie_top.table import Column, body, choose, header
+from aie_top.text import Line, Span, Tone, crop, fit, line, wrap
+from aie_top.views.facts import LABEL_WIDTH, facts, pair, title, with_unit
+from aie_top.views.gpus import process_table
 from aie_top.views.history import band_lines, engine_band
 from aie_top.views.problems import MARKS
+from aie_top.views.tables import Place
 
-_LABEL_WIDTH: Final = 16
 _KEY_WIDTH: Final = 11
-_TWO_FROM: Final = 76
 _CHART_HEIGHT: Final = 5
 
 
 def help_lines(width: int) -> list[Line]:
     lines: list[Line] = []
     for group, members in commands.groups().items():
-        lines.append(_title(group.upper()))
-        lines += [_pair(command.shown, command.title, _KEY_WIDTH, "key") for command in members]
-    tables = (("ENGINE COLUMNS", ENGINE_COLUMNS), ("MEMORY COLUMNS", MEMORY_COLUMNS), ("HOST COLUMNS", HOST_COLUMNS))
+        lines.append(title(group.upper()))
+        lines += [one for command in members for one in pair(command.shown, command.title, _KEY_WIDTH, "key", width)]
+    tables: Sequence[tuple[str, Sequence[Column[Any]]]] = (
+        ("ENGINE COLUMNS", ENGINE_COLUMNS),
+        ("GPU COLUMNS", GPU_COLUMNS),
+        ("GPU PROCESS COLUMNS", GPU_PROCESS_COLUMNS),
+        ("MEMORY COLUMNS", MEMORY_COLUMNS),
+        ("HOST COLUMNS", HOST_COLUMNS),
+    )
     for name, columns in tables:
-        lines.append(_title(name))
-        lines += [_pair(column.title, column.about, _LABEL_WIDTH, "normal") for column in columns if column.title]
+        lines.append(title(name))
+        lines += [
+            one for column in columns if column.title for one in pair(column.title, column.about, LABEL_WIDTH, "normal", width)
+        ]
     lines += [
         line(),
         line(Span(" “-” is not known; it is never shown as 0. A mark beside a number is never only a colour.", "dim")),
@@ -45,15 +56,16 @@ def engine_page(frame: Frame, key: tuple[str, str], width: int) -> list[Line]:
         return [line(Span(f" {key[1]} is gone.", "warn")), line(Span(" esc goes back.", "dim"))]
     engine = row.engine
     lines = [
-        _title(f"ENGINE {engine.name}"),
-        *_facts(_about_engine(row), width),
+        title(f"ENGINE {engine.name}"),
+        *facts(_about_engine(row), width),
         *_latencies(engine),
-        _title("TRAFFIC"),
-        *_facts(_traffic(engine), width),
+        title("TRAFFIC"),
+        *facts(_traffic(engine), width),
         *_memory_table(frame, row, width),
-        _title("ON THE HOST"),
-        *_facts(_on_host(engine), width),
+        title("ON THE HOST"),
+        *facts(_on_host(engine), width),
         *_processes(engine.processes, width),
+        *_on_gpus(frame, row, width),
     ]
     band = engine_band(row, frame.memory)
     if band:
@@ -70,13 +82,13 @@ def problem_page(row: ProblemRow, width: int) -> list[Line]:
         ("WHAT THE AGENT COULD NOT SEE", row.not_visible),
         ("RUNBOOK", (row.runbook,) if row.runbook else ()),
     )
-    lines = [_title("WHAT IS WRONG")]
+    lines = [title("WHAT IS WRONG")]
     lines += [
         line(Span(f" {mark if at == 0 else ' '} ", tone), Span(text, "strong"))
         for at, text in enumerate(wrap(row.summary, width - 4))
     ]
     confidence = fmt.percent(row.confidence) if row.confidence is not None else None
-    lines += _facts(
+    lines += facts(
         (
             ("severity", row.severity),
             ("subject", row.subject),
@@ -88,15 +100,15 @@ def problem_page(row: ProblemRow, width: int) -> list[Line]:
     )
     for name, sentences in sections:
         if sentences:
-            lines.append(_title(name))
+            lines.append(title(name))
             lines += [line("  ", Span(part)) for sentence in sentences for part in wrap(sentence, width - 3)]
     return [crop(one, width) for one in lines]
 
 
 def host_page(row: HostRow, width: int) -> list[Line]:
-    lines = [_title(f"HOST {row.name}"), *_facts(_about_host(row), width)]
+    lines = [title(f"HOST {row.name}"), *facts(_about_host(row), width)]
     if row.about is not None:
-        lines += [_title("AGENT"), *_facts(_about_agent(row.about), width)]
+        lines += [title("AGENT"), *facts(_about_agent(row.about), width)]
     return [crop(one, width) for one in (*lines, *_sources(row, width))]
 
 
@@ -115,7 +127,7 @@ def _about_host(row: HostRow) -> Iterable[tuple[str, str | None]]:
     yield "load", fmt.rate(host.load1)
     yield "memory", f"{fmt.size(memory_used(host))} of {fmt.size(host.memory_total_bytes)}"
     yield "swap", f"{fmt.size(host.swap_used_bytes)} of {fmt.size(host.swap_total_bytes)}"
-    yield "major faults", _with(fmt.rate(host.major_faults_per_second), "/s")
+    yield "major faults", with_unit(fmt.rate(host.major_faults_per_second), "/s")
     for resource, stalled in host.pressure.items():
         yield f"stalled: {resource}", f"some {fmt.percent(stalled.some_ratio)}, all {fmt.percent(stalled.full_ratio)}"
 
@@ -123,10 +135,10 @@ def _about_host(row: HostRow) -> Iterable[tuple[str, str | None]]:
 def _about_agent(about: Agent) -> Iterable[tuple[str, str | None]]:
     yield "version", about.version
     yield "up for", fmt.age(about.uptime_s)
-    yield "its CPU", _with(fmt.percent(about.cpu_cores), "of a core")
+    yield "its CPU", with_unit(fmt.percent(about.cpu_cores), "of a core")
     yield "its memory", fmt.size(about.resident_bytes)
     yield "series", f"{about.series} of at most {about.series_limit}"
-    yield "StatsD", _with(fmt.rate(about.statsd_samples_per_second), "samples/s")
+    yield "StatsD", with_unit(fmt.rate(about.statsd_samples_per_second), "samples/s")
     for what, number in about.drops.items():
         yield "dropped lately", f"{fmt.count(number)} {what}"
 
@@ -134,12 +146,12 @@ def _about_agent(about: Agent) -> Iterable[tuple[str, str | None]]:
 def _sources(row: HostRow, width: int) -> list[Line]:
     if not row.sources:
         return []
-    lines = [_title("WHAT THE AGENT SEES")]
+    lines = [title("WHAT THE AGENT SEES")]
     for source in row.sources:
         state, tone = _SOURCE_STATES[source.state]
         seen = f"{fmt.age(source.last_success_age_s)} ago" if source.last_success_age_s is not None else ""
         lines.append(
-            line("  ", Span(fit(source.name, _LABEL_WIDTH + 8, middle=True)), " ", Span(fit(state, 8), tone), Span(seen, "dim"))
+            line("  ", Span(fit(source.name, LABEL_WIDTH + 8, middle=True)), " ", Span(fit(state, 8), tone), Span(seen, "dim"))
         )
         lines += [line("    ", Span(part, "dim")) for part in wrap(source.reason or "", width - 5)]
     return lines
@@ -173,34 +185,30 @@ def _latencies(engine: Engine) -> list[Line]:
         ("decode", engine.decode),
         ("whole request", engine.duration),
     )
-    head = Line((Span(" "), Span(fit("LATENCY", _LABEL_WIDTH), "strong"), Span(f"{'P50':>9}{'P99':>10}", "dim")), "title")
+    head = Line((Span(" "), Span(fit("LATENCY", LABEL_WIDTH), "strong"), Span(f"{'P50':>9}{'P99':>10}", "dim")), "title")
     stages = {"in tokenizer", "prefill", "decode"}  # of engines that tell of them
     known = [(name, q) for name, q in rows if name not in stages or q.p99_seconds is not None]
     texts = ((name, fmt.duration(q.p50_seconds), fmt.duration(q.p99_seconds)) for name, q in known)
-    return [head, *(line("  ", Span(fit(name, _LABEL_WIDTH), "dim"), Span(f"{p50:>8}  {p99:>8}")) for name, p50, p99 in texts)]
+    return [head, *(line("  ", Span(fit(name, LABEL_WIDTH), "dim"), Span(f"{p50:>8}  {p99:>8}")) for name, p50, p99 in texts)]
 
 
 def _traffic(engine: Engine) -> Iterable[tuple[str, str | None]]:
-    yield "requests", _with(fmt.rate(engine.requests_per_second), "/s")
-    yield "in error", _with(fmt.rate(engine.errors_per_second), "/s")
+    yield "requests", with_unit(fmt.rate(engine.requests_per_second), "/s")
+    yield "in error", with_unit(fmt.rate(engine.errors_per_second), "/s")
     yield "running", fmt.count(engine.running)
     yield "waiting", fmt.count(engine.waiting)
-    yield "tokens out", _with(fmt.rate(engine.generation_tokens_per_second), "tok/s")
-    yield "tokens in", _with(fmt.rate(engine.prompt_tokens_per_second), "tok/s")
-    yield "KV cache", _with(fmt.percent(engine.kv_usage_ratio), "in use")
-    yield "last token", _with(fmt.age(engine.last_token_age_s), "ago")
+    yield "tokens out", with_unit(fmt.rate(engine.generation_tokens_per_second), "tok/s")
+    yield "tokens in", with_unit(fmt.rate(engine.prompt_tokens_per_second), "tok/s")
+    yield "KV cache", with_unit(fmt.percent(engine.kv_usage_ratio), "in use")
+    yield "last token", with_unit(fmt.age(engine.last_token_age_s), "ago")
     yield "each second", ", ".join(f"{fmt.rate(number)} {name}" for name, number in engine.outcomes_per_second.items()) or None
 
 
 def _on_host(engine: Engine) -> Iterable[tuple[str, str | None]]:
-    yield "CPU", _with(fmt.rate(engine.cpu_cores), "cores")
-    yield "waits for a CPU", _with(fmt.rate(engine.run_queue_threads), "threads on average")
-    yield "throttled", _with(fmt.rate(engine.throttled_cores), "cores taken by its quota")
-    yield "major faults", _with(fmt.rate(engine.major_faults_per_second), "/s")
-
-
-def _with(number: str, unit: str) -> str:
-    return number if number == fmt.UNKNOWN else f"{number} {unit}"
+    yield "CPU", with_unit(fmt.rate(engine.cpu_cores), "cores")
+    yield "waits for a CPU", with_unit(fmt.rate(engine.run_queue_threads), "threads on average")
+    yield "throttled", with_unit(fmt.rate(engine.throttled_cores), "cores taken by its quota")
+    yield "major faults", with_unit(fmt.rate(engine.major_faults_per_second), "/s")
 
 
 def _memory_table(frame: Frame, row: EngineRow, width: int) -> list[Line]:
@@ -210,6 +218,11 @@ def _memory_table(frame: Frame, row: EngineRow, width: int) -> list[Line]:
     columns = [column for column in MEMORY_COLUMNS if column.key != "host"]
     layout = choose(columns, held, width)
     return [header(layout, focused=False), *(body(layout, one) for one in held)]
+
+
+def _on_gpus(frame: Frame, row: EngineRow, width: int) -> list[Line]:
+    held = [one for one in frame.gpu_processes if one.agent == row.agent and one.process.engine == row.engine.name]
+    return process_table(held, Place(width, len(held) + 1), several_hosts=False) if held else []
 
 
 def _processes(processes: Sequence[Process], width: int) -> list[Line]:
@@ -222,33 +235,3 @@ def _processes(processes: Sequence[Process], width: int) -> list[Line]:
         numbers = f"{one.tgid:>9} {memory:>{fmt.SIZE_WIDTH}} {cpu:>6} {threads:>7}  "
         lines.append(line(" ", Span(numbers), Span(fit(one.command, max(width - len(numbers) - 1, 1)).rstrip(), "dim")))
     return lines
-
-
-def _facts(pairs: Iterable[tuple[str, str | None]], width: int) -> list[Line]:
-    """Name and value; what is not there at all is left out. Two on a line where both are short enough."""
-    half = width // 2 if width >= _TWO_FROM else 0
-    lines: list[Line] = []
-    waiting: Line | None = None
-    for name, value in pairs:
-        if not value:
-            continue
-        short = cell_width(value) <= half - _LABEL_WIDTH - 4
-        label = Span(fit(name, _LABEL_WIDTH), "dim")
-        if short and waiting is not None:
-            lines.append(Line((*waiting.spans, label, Span(value))))
-            waiting = None
-            continue
-        lines += [waiting] if waiting is not None else []
-        waiting = line("  ", label, Span(fit(value, half - _LABEL_WIDTH - 2))) if short else None
-        if not short:
-            parts = wrap(value, max(width - _LABEL_WIDTH - 3, 8))
-            lines += [line("  ", label if at == 0 else " " * _LABEL_WIDTH, Span(part)) for at, part in enumerate(parts)]
-    return [*lines, waiting] if waiting is not None else lines
-
-
-def _title(text: str) -> Line:
-    return line(" ", Span(text, "strong"), fill="title")
-
-
-def _pair(name: str, text: str, width: int, tone: Tone) -> Line:
-    return line("  ", Span(fit(name, width), tone), Span(text, "dim"))

@@ -1,4 +1,4 @@
-"""The three tables, cut to the height they have, with the cursor always in sight."""
+"""The tables, cut to the height they have, with the cursor always in sight."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def engine_lines(frame: Frame, view: View, place: Place) -> list[Line]:
     empty = f"no engine matches “{view.filter}” (esc clears)" if view.filter else _no_engine(frame)
     column = by_key(view.sort)
     shown = _with_host(ENGINE_COLUMNS, frame)
-    return _table(shown, frame.engines, place, empty, marked=column.key, descending=column.largest_first != view.reverse)
+    return table_lines(shown, frame.engines, place, empty, marked=column.key, descending=column.largest_first != view.reverse)
 
 
 def memory_lines(frame: Frame, _view: View, place: Place) -> list[Line]:
-    return _table(_with_host(MEMORY_COLUMNS, frame), frame.memory, place, "no memory of an engine seen")
+    return table_lines(_with_host(MEMORY_COLUMNS, frame), frame.memory, place, "no memory of an engine seen")
 
 
 def host_lines(frame: Frame, _view: View, place: Place) -> list[Line]:
-    return _table(HOST_COLUMNS, frame.hosts, place, "no host")
+    return table_lines(HOST_COLUMNS, frame.hosts, place, "no host")
 
 
 def _no_engine(frame: Frame) -> str:
@@ -46,7 +46,7 @@ def _with_host(columns: Sequence[Column[Row]], frame: Frame) -> list[Column[Row]
     return [column for column in columns if column.key != "host" or frame.several_hosts]
 
 
-def _table(
+def table_lines(
     columns: Sequence[Column[Row]],
     rows: Sequence[Row],
     place: Place,
@@ -63,6 +63,11 @@ def _table(
         lines.append(line("  ", Span(empty, "dim")))
     lines.extend(body(layout, rows[index], selected=index == place.cursor) for index in range(first, last))
     return [crop(one, place.width) for one in lines[: place.height]]
+
+
+def rows_by_line(count: int, place: Place) -> list[int | None]:
+    """Which row stands on which line of such a table; None: the title."""
+    return [None, *range(*window(count, place.height - 1, place.cursor or 0))]
 
 
 def window(count: int, height: int, cursor: int) -> tuple[int, int]:

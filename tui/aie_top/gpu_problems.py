@@ -1,0 +1,59 @@
+"""What is wrong with GPUs, as problems: a line for all of a host that have the same, until a finding tells it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aie_telemetry.api import Gpu, Severity, Snapshot
+from aie_top import format as fmt
+from aie_top.gpu_state import Condition, conditions
+from aie_top.rows import ProblemRow
+
+_INDEX: Final = re.compile(r"(?i)gpu\D{0,2}(\d{1,3})")
+# A finding about many GPUs may name each of them, and each has a line of its own here.
+_MOST_REASONS: Final = 4
+
+
+def gpu_problems(snapshot: Snapshot) -> Iterator[ProblemRow]:
+    groups: dict[tuple[Severity, str], list[tuple[Gpu, Condition]]] = {}
+    told = _told(snapshot)
+    for gpu in snapshot.gpus:
+        for one in conditions(gpu):
+            if one.severity is not None and not _is_told(one.cause, gpu, told):
+                groups.setdefault((one.severity, one.words), []).append((gpu, one))
+    for (severity, words), members in groups.items():
+        yield ProblemRow(
+            severity=severity,
+            summary=words,
+            subject=name_of([gpu for gpu, _ in members]),
+            host=snapshot.host.hostname,
+            why=tuple(_why(members)),
+            advice=members[0][1].do,
+        )
+
+
+def name_of(gpus: Sequence[Gpu]) -> str:
+    """GPU 3, or simulated GPUs 0-3, 7."""
+    word = "GPU" if len(gpus) == 1 else "GPUs"
+    simulated = "simulated " if any(gpu.simulated for gpu in gpus) else ""
+    return f"{simulated}{word} {fmt.numbers(gpu.index for gpu in gpus)}"
+
+
+def _why(members: Sequence[tuple[Gpu, Condition]]) -> Iterator[str]:
+    told = [(gpu, one) for gpu, one in members if one.detail]
+    for gpu, one in told[:_MOST_REASONS]:
+        yield f"GPU {gpu.index}: {one.detail}" if len(members) > 1 else one.detail
+    if len(told) > _MOST_REASONS:
+        yield f"and {len(told) - _MOST_REASONS} more"
+
+
+def _told(snapshot: Snapshot) -> set[tuple[str, int]]:
+    """(cause, index) of what the agent's findings say of GPUs by themselves."""
+    about = [finding for finding in snapshot.findings if finding.cause.startswith("gpu_")]
+    return {(finding.cause, int(index)) for finding in about for index in _INDEX.findall(finding.subject)}
+
+
+def _is_told(cause: str, gpu: Gpu, told: set[tuple[str, int]]) -> bool:
+    return any(index == gpu.index and by_agent.startswith(cause) for by_agent, index in told)

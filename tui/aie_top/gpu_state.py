@@ -1,0 +1,139 @@
+"""What is wrong with one GPU, from its own row: the same for its line, its page and the list of problems. Pure.
+
+Each rule is exact and has no threshold of its own: on a healthy GPU none of them says a thing, however busy it is. (A GPU at
+its power limit is a GPU at work, and a link that is slow while idle is the agent's to judge.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from aie_telemetry.api import Gpu, GpuProcess, Severity
+from aie_top import format as fmt
+from aie_top import gpu_words
+
+_RANK: Final[dict[Severity | None, int]] = {"critical": 0, "warning": 1, "info": 2, None: 3}
+
+
+class Condition(NamedTuple):
+    """`severity` None: worth a word, not wrong. `detail` is what only this GPU has of it: numbers, names.
+
+    `cause` is what a finding of the agent for the same thing begins with.
+    """
+
+    severity: Severity | None
+    cause: str
+    short: str
+    words: str
+    detail: str = ""
+    do: str = ""
+
+
+def conditions(gpu: Gpu) -> list[Condition]:
+    """Worst first; among equals in the order of the rules."""
+    found = [one for rule in _RULES for one in rule(gpu)]
+    return sorted(found, key=lambda one: _RANK[one.severity])
+
+
+def badness(gpu: Gpu) -> tuple[int, int]:
+    """Sorts the worst GPUs first: by their worst condition, then by how many they have."""
+    found = conditions(gpu)
+    return (_RANK[found[0].severity], -len(found)) if found else (_RANK[None] + 1, 0)
+
+
+def is_wrong(condition: Condition) -> bool:
+    return condition.severity in ("critical", "warning")
+
+
+def orphans(gpu: Gpu) -> list[GpuProcess]:
+    return [one for one in gpu.processes if one.orphan]
+
+
+def link_is_narrow(gpu: Gpu) -> bool:
+    """Width is never reduced to save power, as generation is; unified memory has no link to speak of."""
+    width, most = gpu.pcie_width, gpu.pcie_width_max
+    return gpu.up and not gpu.unified_memory and width is not None and most is not None and 0 < width < most
+
+
+def _not_up(gpu: Gpu) -> Iterator[Condition]:
+    """Its XIDs are why, not one more thing that is wrong."""
+    if not gpu.up:
+        word = gpu_words.not_up(gpu.reason)
+        why = "; ".join(f"{one.words}, {one.detail}" for one in _each_xid(gpu))
+        yield Condition("critical", "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do)
+
+
+def _clocks(gpu: Gpu) -> Iterator[Condition]:
+    """The hardware's reasons come in pairs: that for heat or brake explains the general one."""
+    explained = {"hw_slowdown"} if {"hw_thermal", "hw_power_brake"} & set(gpu.clock_events) else set()
+    for name in gpu.clock_events:
+        if name not in explained:
+            word = gpu_words.clock_event(name)
+            detail = ", ".join(part for part in (_clock(gpu), _heat(gpu), _power(gpu)) if part)
+            yield Condition(word.severity, "gpu_throttled", word.short, word.words, detail, word.do)
+
+
+def _link(gpu: Gpu) -> Iterator[Condition]:
+    short = f"x{gpu.pcie_width} of x{gpu.pcie_width_max}" if link_is_narrow(gpu) else ""
+    for at, sentence in enumerate(gpu.problems):
+        yield Condition(
+            "warning", "gpu_link", (short if at == 0 else "") or "see detail", sentence, "", "`aie-agent check` says more."
+        )
+    if short and not gpu.problems:
+        do = "Reseat the card or its riser, look at the slot's width and bifurcation in the BIOS."
+        yield Condition("warning", "gpu_link", short, f"PCIe link has {gpu.pcie_width} of {gpu.pcie_width_max} lanes", "", do)
+
+
+def _xids(gpu: Gpu) -> Iterator[Condition]:
+    return _each_xid(gpu) if gpu.up else iter(())
+
+
+def _each_xid(gpu: Gpu) -> Iterator[Condition]:
+    for number, times in sorted(gpu.xids.items()):
+        word = gpu_words.xid(number)
+        yield Condition(word.severity, "gpu_xid", word.short, f"{word.short}: {word.words}", f"seen {times_seen(times)}", word.do)
+
+
+def _memory(gpu: Gpu) -> Iterator[Condition]:
+    if gpu.remap_pending:
+        do = "Reset the GPU at the next quiet moment."
+        yield Condition("warning", "gpu_row_remap", "remap", "a memory row waits to be replaced", "", do)
+    if gpu.ecc_uncorrected:
+        do = "Reset the GPU at the next quiet moment; if it comes again, have the board replaced."
+        detail = f"{fmt.count(gpu.ecc_uncorrected)} since the driver was loaded"
+        yield Condition("warning", "gpu_ecc", "ECC", "ECC errors that could not be corrected", detail, do)
+
+
+def _orphans(gpu: Gpu) -> Iterator[Condition]:
+    left = orphans(gpu)
+    if left:
+        held = [one.memory_bytes for one in left if one.memory_bytes is not None]
+        size = fmt.size(sum(held)) if len(held) == len(left) else "an unknown amount"
+        who = ", ".join(f"{one.tgid} {one.command}" for one in left)
+        do = "Look at who started them; `kill` frees the memory, a process in state D needs a reset of the GPU."
+        yield Condition("warning", "gpu_orphan", "orphan", "orphan processes hold memory", f"{size} by {who}", do)
+
+
+_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_not_up, _xids, _clocks, _link, _memory, _orphans)
+
+
+def _clock(gpu: Gpu) -> str:
+    if gpu.sm_clock_hertz is None:
+        return ""
+    return f"SM clock {fmt.megahertz(gpu.sm_clock_hertz)} of {fmt.megahertz(gpu.sm_clock_max_hertz)} MHz"
+
+
+def _heat(gpu: Gpu) -> str:
+    if gpu.temperature_celsius is None:
+        return ""
+    limit = f" (slows down at {fmt.celsius(gpu.slowdown_celsius)})" if gpu.slowdown_celsius is not None else ""
+    return f"{fmt.celsius(gpu.temperature_celsius)}{limit}"
+
+
+def _power(gpu: Gpu) -> str:
+    return f"{fmt.watts_of(gpu.power_watts, gpu.power_limit_watts)}" if gpu.power_watts is not None else ""
+
+
+def times_seen(number: float) -> str:
+    return "once" if number == 1 else f"{fmt.count(number)} times"
