@@ -8,7 +8,7 @@ fp32 accumulation; `layout_for` chooses one for each weight, and it is the only 
 * BLOCKED: fp32 weights in oneDNN's blocked order. For fp32 checkpoints, and where FBGEMM is missing.
 * PLAIN: `F.linear`. On CUDA, and wherever neither is to be had.
 
-`bench/engine_speed.py` measures all three beside each other.
+`bench/layouts.py` measures all three beside each other.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ def _has_fbgemm() -> bool:
 class Linear:
     """`y = x @ weight.T + bias` for weight [out, in]. Keeps only the layout it multiplies with."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, stored_bits: int = 32) -> None:
-        self.layout = layout_for(weight, stored_bits)
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, layout: Layout | None = None) -> None:
+        """`layout` None is what `layout_for` says of an fp32 checkpoint."""
+        self.layout = layout or layout_for(weight, stored_bits=32)
+        self.width_in = weight.shape[1]
         self._packed, self._product = _KERNELS[self.layout](weight, bias)
         self._weight_bytes = weight.nbytes // 2 if self.layout is Layout.HALF else weight.nbytes
         self._bias_bytes = 0 if bias is None else bias.nbytes

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from aie_engine.kv_cache import KvCache
-from aie_engine.linear import Layout, Linear, padded_rows
+from aie_engine.linear import Layout, Linear, layout_for, padded_rows
 from aie_engine.model_config import ModelConfig
 
 
@@ -82,7 +82,7 @@ class Decoder:
             head = embedding
             if not config.tied_head:
                 head = reader.tensor("lm_head.weight", (config.vocab, config.hidden))
-            self.head = Linear(head, stored_bits=source.stored_bits)
+            self.head = Linear(head, layout=layout_for(head, source.stored_bits))
             # A few rows are read each step, so they may as well be kept as narrow as the head's.
             self.embedding = embedding.half() if self.head.layout is Layout.HALF else embedding
 
@@ -173,7 +173,7 @@ class _Reader:
     def linear(self, widths: dict[str, int], width_in: int, *, bias: bool = False) -> Linear:
         weight = torch.cat([self.tensor(f"{name}.weight", (width, width_in)) for name, width in widths.items()])
         biases = [self.tensor(f"{name}.bias", (width,)) for name, width in widths.items()] if bias else None
-        return Linear(weight, None if biases is None else torch.cat(biases), stored_bits=self._source.stored_bits)
+        return Linear(weight, None if biases is None else torch.cat(biases), layout=layout_for(weight, self._source.stored_bits))
 
 
 def rope_tables(config: ModelConfig, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -47,17 +47,35 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence
     wanted = [row for row, p in enumerate(params) if p.detail is not None]
     if not wanted:
         return [Token(token_id) for token_id in chosen.tolist()]
-    # All of it is queued on the device before any of it is fetched: the device is waited for once.
-    described = logits if len(wanted) == len(params) else logits[wanted]
-    stats = token_stats(described, chosen if described is logits else chosen[wanted])
-    top, top_ids = _most_likely(described.float(), max(params[row].detail or 0 for row in wanted))
-    details: dict[int, TokenDetail] = {}
-    for row, (logprob, entropy, logsumexp), values, ids in zip(
-        wanted, stats.tolist(), (top - stats[:, 2:]).tolist(), top_ids.tolist(), strict=True
-    ):
-        n_top = params[row].detail
-        details[row] = TokenDetail(logprob, entropy, logsumexp, tuple(zip(ids, values, strict=True))[:n_top])
-    return [Token(token_id, details.get(row)) for row, token_id in enumerate(chosen.tolist())]
+    all_wanted = len(wanted) == len(params)
+    described = _describe(
+        logits if all_wanted else logits[wanted],
+        chosen if all_wanted else chosen[wanted],
+        max(params[row].detail or 0 for row in wanted),
+    )
+    # Fetched as one tensor, so that the device is waited for once. A float64 holds every token id.
+    numbers = torch.cat((chosen.double(), described.flatten())).tolist()
+    width = described.shape[1]
+    details = {}
+    for place, row in enumerate(wanted):
+        first = len(params) + place * width
+        details[row] = _detail(numbers[first : first + width], params[row].detail or 0)
+    return [Token(int(token_id), details.get(row)) for row, token_id in enumerate(numbers[: len(params)])]
+
+
+def _describe(logits: Tensor, chosen: Tensor, n_top: int) -> Tensor:
+    """The numbers of a `TokenDetail` for each row: [rows, 3 + 2 * n_top] float64, ids of the most likely before their log-p."""
+    stats = token_stats(logits, chosen)
+    if n_top == 0:
+        return stats.double()
+    top, top_ids = _most_likely(logits.float(), n_top)
+    return torch.cat((stats.double(), top_ids.double(), (top - stats[:, 2:]).double()), dim=-1)
+
+
+def _detail(numbers: Sequence[float], n_top: int) -> TokenDetail:
+    logprob, entropy, logsumexp = numbers[:3]
+    ids, values = numbers[3 : 3 + (len(numbers) - 3) // 2], numbers[3 + (len(numbers) - 3) // 2 :]
+    return TokenDetail(logprob, entropy, logsumexp, tuple((int(i), value) for i, value in zip(ids, values, strict=True))[:n_top])
 
 
 def _choose(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> Tensor:
