@@ -32,7 +32,7 @@ static void put_process(const struct view *view, const struct aie_process *proce
         .usedGpuMemory = process->used_bytes,
         .gpuInstanceId = view->gpu.mig_mode ? process->gpu_instance : NO_INSTANCE,
         .computeInstanceId = view->gpu.mig_mode ? process->compute_instance : NO_INSTANCE,
-        .usedGpuCcProtectedMemory = UINT64_MAX,
+        .usedGpuCcProtectedMemory = 0,   /* not all bits set: nvidia-ml-py 13 fails on that */
     };
     memcpy(to, &entry, size);
 }
