@@ -1,0 +1,84 @@
+"""Which GPU a process calls cuda0: what hooks report by torch's index, NVML knows by its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_EVERYTHING = ("", "all")
+_NOTHING = ("none", "void")
+_MAX_DIGITS = 4
+
+
+class GpuName(NamedTuple):
+    """A GPU as the driver has it: NVML's index (which follows the PCI bus), UUID, model."""
+
+    number: int
+    uuid: str
+    model: str = ""
+
+
+class Numbering(NamedTuple):
+    """NVML's indices in the order in which a process counts them, as far as it is known. `doubt` is why it may be another."""
+
+    order: tuple[int, ...]
+    doubt: str | None = None
+
+    def name(self, index: int) -> str | None:
+        """What the process calls the GPU with this index of NVML: "cuda0". None when it does not see it."""
+        return f"cuda{self.order.index(index)}" if index in self.order else None
+
+
+def parse_environ(content: bytes) -> dict[str, str]:
+    """/proc/PID/environ. Later entries of a name do not count, as in the C library."""
+    found: dict[str, str] = {}
+    for entry in content.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found.setdefault(name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+    return found
+
+
+def numbering(environ: Mapping[str, str] | None, gpus: Sequence[GpuName], *, in_container: bool = False) -> Numbering:
+    """How a process with this environment numbers GPUs; None when its environment may not be read.
+
+    The rules are CUDA's: CUDA_VISIBLE_DEVICES lists indices or beginnings of UUIDs and ends at the first that is none;
+    CUDA_DEVICE_ORDER is by speed unless it says PCI_BUS_ID, which is the same where all GPUs are. A container sees what
+    NVIDIA_VISIBLE_DEVICES gives it, and counts from 0 again. What a process sets after its start cannot be seen.
+    """
+    everything = sorted(gpus, key=lambda gpu: gpu.number)
+    if environ is None:
+        return Numbering(tuple(gpu.number for gpu in everything), "its environment may not be read, so PCI order is assumed")
+    given = environ.get("NVIDIA_VISIBLE_DEVICES", "").strip()
+    if in_container and given not in (*_EVERYTHING, *_NOTHING):
+        wanted = set(_chosen(given, everything))
+        everything = [gpu for gpu in everything if gpu.number in wanted]
+    doubt = None
+    by_speed = environ.get("CUDA_DEVICE_ORDER", "") != "PCI_BUS_ID"
+    if by_speed and len({gpu.model for gpu in everything}) > 1:
+        doubt = "CUDA counts unlike GPUs by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID, so PCI order is assumed"
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return Numbering(tuple(gpu.number for gpu in everything), doubt)
+    return Numbering(tuple(_chosen(visible, everything)), doubt)
+
+
+def _chosen(text: str, gpus: Sequence[GpuName]) -> list[int]:
+    """NVML's indices that a list of indices and UUIDs names, up to the first word that names none."""
+    chosen: list[int] = []
+    for word in text.split(","):
+        found = _one(word.strip(), gpus)
+        if found is None or found in chosen:
+            break
+        chosen.append(found)
+    return chosen
+
+
+def _one(word: str, gpus: Sequence[GpuName]) -> int | None:
+    if word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS:
+        position = int(word)
+        return gpus[position].number if position < len(gpus) else None
+    if not word.startswith("GPU-"):
+        return None
+    matches = [gpu.number for gpu in gpus if gpu.uuid.startswith(word)]
+    return matches[0] if len(matches) == 1 else None
