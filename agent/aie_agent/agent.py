@@ -18,6 +18,7 @@ from aie_agent.config import Config
 from aie_agent.discovered import Discovered
 from aie_agent.events import EventLog
 from aie_agent.identity import Engines, Origin
+from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
 from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
@@ -26,6 +27,7 @@ from aie_agent.samples import Batch
 from aie_agent.sources.configured import ConfiguredEngines
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
+from aie_agent.sources.nvml import build as nvml
 from aie_agent.sources.process import ProcessSource
 from aie_agent.sources.procfs import Procfs
 from aie_agent.sources.selfmetrics import SelfSource
@@ -68,15 +70,26 @@ class Agent:
             self._runners.add(ConfiguredEngines(config.engines))
         if config.discovery.enabled:
             self._runners.add(DiscoverySource(config.discovery.period))
+        self._nvml = nvml.build(config.gpu, procfs, self._engines)
+        if self._nvml is not None:
+            self._runners.add(self._nvml)
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(
-            self._store, self._engines, self._processes, self._runners.health, about, float(config.store.window), self._discovered
+            self._store,
+            self._engines,
+            self._processes,
+            self._runners.health,
+            about,
+            float(config.store.window),
+            self._discovered,
+            lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml),
         )
         self._page = PrometheusPage(self._store)
         self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest)
-        own = SelfSource(
-            about, self._store, self._runners.health, extra=(self._statsd.counts, self._http.counts, self._discovered.counts)
-        )
+        extra = [self._statsd.counts, self._http.counts, self._discovered.counts]
+        if self._nvml is not None:
+            extra.append(self._nvml.counts)
+        own = SelfSource(about, self._store, self._runners.health, extra)
         self._runners.add(own, show=False)
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
@@ -92,6 +105,11 @@ class Agent:
         finally:
             await self._http.close()
             await self._runners.close()
+
+    def release_gpus(self) -> None:
+        """Gives NVML back for a while, so that driver or MIG can be changed; called again, takes it at once."""
+        if self._nvml is not None:
+            self._nvml.release()
 
     def _deliver(self, batch: Batch) -> None:
         origin = _ORIGINS.get(batch.source, Origin.STATSD)

@@ -51,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
             metavar="NAME=URL",
             help="an engine and its metrics page, beside those of the file or in place of the one of that name",
         )
+        command.add_argument(
+            "--simulate-gpus",
+            metavar="N[:PROFILE]",
+            help="pretend that the host has so many GPUs (needs a C compiler); whatever shows them says that they are simulated",
+        )
         command.add_argument("--no-discovery", action="store_true", help="know only engines that are announced or named")
     statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
     statsd.add_argument(
@@ -73,6 +78,9 @@ def _config(arguments: argparse.Namespace) -> Config:
     api, engines, discovery = table.get("api", {}), table.get("engines", []), table.get("discovery", {})
     if isinstance(discovery, dict) and arguments.no_discovery:
         table["discovery"] = discovery | {"enabled": False}
+    gpu = table.get("gpu", {})
+    if isinstance(gpu, dict) and arguments.simulate_gpus is not None:
+        table["gpu"] = gpu | {"enabled": True, "simulate": arguments.simulate_gpus}
     if isinstance(api, dict) and overrides:  # anything else is refused below, by its name
         table["api"] = api | overrides
     if isinstance(engines, list) and arguments.engine:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, HttpUrl, SocketPath, Upstream
+from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, HttpUrl, SimulatedGpus, SocketPath, Upstream
 from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
 from aie_telemetry.names import is_engine_name
 
@@ -69,6 +69,19 @@ class FindingsSection(_Section, frozen=True):
     hung_after: Duration = Duration(30.0)
 
 
+class GpuSection(_Section, frozen=True):
+    """[gpu]: whether and how often the GPUs are read, how many there should be, and whether they are simulated ("8:H100")."""
+
+    enabled: bool = True
+    period: Duration = Duration(1.0)
+    slow_period: Duration = Duration(10.0)
+    hung_after: Duration = Duration(5.0)
+    retry: Duration = Duration(30.0)
+    released_for: Duration = Duration(60.0)
+    expected: int = 0
+    simulate: SimulatedGpus | None = None
+
+
 class EngineSection(_Section, frozen=True):
     """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
 
@@ -86,6 +99,7 @@ class Config(_Section, frozen=True):
     sources: SourcesSection = SourcesSection()
     discovery: DiscoverySection = DiscoverySection()
     findings: FindingsSection = FindingsSection()
+    gpu: GpuSection = GpuSection()
     engines: tuple[EngineSection, ...] = ()
 
 
@@ -147,7 +161,7 @@ def _check_values(config: Config, origin: str) -> None:
     names = [engine.name for engine in config.engines]
     unfit = next((name for name in names if not is_engine_name(name)), None)
     duplicate = next((name for name in names if names.count(name) > 1), None)
-    sources, store, hung_after = config.sources, config.store, config.findings.hung_after
+    sources, store, hung_after, gpu = config.sources, config.store, config.findings.hung_after, config.gpu
     rules = [
         (not 100 <= store.max_series <= 100_000, "store.max_series", "accepted: 100 to 100000 (4.8 kB each at one point a second)"),
         (not 10 <= store.window <= 3600, "store.window", 'accepted: "10s" to "1h"'),
@@ -162,6 +176,12 @@ def _check_values(config: Config, origin: str) -> None:
             "findings.hung_after",
             'accepted: at least "2s" and twice sources.scrape_period, at most store.retention',
         ),
+        (not 0.1 <= gpu.period <= 60, "gpu.period", 'accepted: "100ms" to "60s"'),
+        (not gpu.period <= gpu.slow_period <= 3600, "gpu.slow_period", 'accepted: at least gpu.period, at most "1h"'),
+        (not 1 <= gpu.hung_after <= 3600, "gpu.hung_after", 'accepted: "1s" to "1h"'),
+        (not 1 <= gpu.retry <= 3600, "gpu.retry", 'accepted: "1s" to "1h"'),
+        (not 1 <= gpu.released_for <= 86400, "gpu.released_for", 'accepted: "1s" to "24h"'),
+        (not 0 <= gpu.expected <= 64, "gpu.expected", "accepted: 0 to 64"),
         (unfit is not None, "engines.name", f"{unfit!r}: accepted: 1 to 63 letters, digits or ._/@-, first a letter or digit"),
         (duplicate is not None, "engines", f"the name {duplicate!r} is given twice"),
         (

@@ -6,6 +6,7 @@ Each is the Python type it stands for, with a `parse` that raises ValueError wit
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -123,6 +124,29 @@ class Upstream(str):
                 else:
                     return cls(value)
         raise ValueError(f'expected "udp://HOST:PORT", "unix:///PATH" or "off", got {value!r}')
+
+
+class SimulatedGpus(str):
+    """N or N:PROFILE, such as "8:H100": how many GPUs to simulate, of which product."""
+
+    __slots__ = ()
+
+    @property
+    def number(self) -> int:
+        """1 to 16."""
+        return int(self.partition(":")[0])
+
+    @property
+    def profile(self) -> str:
+        """The product's name, as the stand-in library knows it."""
+        return self.partition(":")[2] or "H100"
+
+    @classmethod
+    def parse(cls, value: object) -> SimulatedGpus:
+        """Raises ValueError for any other form; whether there is such a product is seen when it is made."""
+        if isinstance(value, str) and re.fullmatch(r"([1-9]|1[0-6])(:[A-Za-z0-9_-]+)?", value):
+            return cls(value)
+        raise ValueError(f'expected "N" or "N:PROFILE" with N from 1 to 16, such as "8:H100", got {value!r}')
 
 
 class HttpUrl(str):

@@ -65,7 +65,7 @@ class Batch:
     """All that one collection of one source brought, taken at one time (seconds since the epoch).
 
     `period_s` is how long until the next one is due: what counts as current depends on it. `found` is all that a scan found, and
-    None where nobody looked.
+    None where nobody looked. `whole` are metrics of which this batch has every series there is: others are not current any more.
     """
 
     source: str
@@ -75,6 +75,7 @@ class Batch:
     hellos: list[Hello] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     found: list[Found] | None = None
+    whole: tuple[str, ...] = ()
     period_s: float = 1.0
 
 

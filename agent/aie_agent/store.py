@@ -95,6 +95,8 @@ class Store:
             tags = self._admit(histogram.name, histogram.tags, batch)
             if tags is not None:
                 self._take_histogram(histogram, tags, batch)
+        for name in batch.whole:
+            self.retire(name, batch.time_s)
 
     def _admit(self, name: str, tags: Tags, batch: Batch) -> Tags | None:
         """The labels under which a sample is kept, or None when a better source reports the metric of this engine."""

@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aie_agent.agent import Agent
 from aie_agent.config import Config
 from aie_agent.outputs.http import ListenError
+from aie_agent.sources.nvml.build import SimulationError
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def run(config: Config) -> int:
     _raise_file_limit()
     try:
         asyncio.run(_serve(config))
-    except ListenError as error:
+    except (ListenError, SimulationError) as error:
         print(f"aie-agent: {error}", file=sys.stderr)
         return 2
     return 0
@@ -41,7 +42,9 @@ async def _serve(config: Config) -> None:
     host = config.api.listen.host
     # What is loaded now stays: the collector need not walk it every time.
     gc.freeze()
-    await Agent(config).run(stop, lambda port: _announce(host, port))
+    agent = Agent(config)
+    loop.add_signal_handler(signal.SIGUSR1, agent.release_gpus)
+    await agent.run(stop, lambda port: _announce(host, port))
 
 
 def _raise_file_limit() -> None:

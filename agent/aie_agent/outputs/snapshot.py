@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from aie_agent.about import About
 from aie_agent.analysis.window import increase, level_history, quantiles_of, rate, rate_history
@@ -37,6 +37,7 @@ class SnapshotBuilder:
         about: About,
         window_s: float,
         discovered: Discovered | None = None,
+        gpu_rows: Callable[[float], tuple[api.Gpu, ...]] = lambda now_s: (),
     ) -> None:
         self._store = store
         self._engines = engines
@@ -45,6 +46,7 @@ class SnapshotBuilder:
         self._about = about
         self._window_s = window_s
         self._discovered = discovered
+        self._gpu_rows = gpu_rows
 
     def build(
         self,
@@ -66,6 +68,7 @@ class SnapshotBuilder:
             findings=findings,
             events=events,
             engines=tuple(self._engine(name, now_s, start_s, wall_s) for name in self._engines.names()),
+            gpus=self._gpu_rows(now_s),
             memory=tuple(self._memory(now_s)),
             sources=tuple(self._sources(now_s)),
         )

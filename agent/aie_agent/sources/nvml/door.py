@@ -1,7 +1,8 @@
 """The one door to NVML: every call goes through `Door.query`.
 
-It filters what is no value (errors, NULL, sentinels), remembers what a GPU does not support, measures each call, and notes when a GPU
-or the whole session is gone. It never raises for what NVML answers: an absent value is an `Absent` with its reason, and never 0.
+It filters what is no value (errors, NULL, sentinels), remembers what a GPU does not support, measures each call, and notes when a
+GPU or the whole session is gone. It never raises for what NVML answers: an absent value is an `Absent` with its reason, and never
+0.
 """
 
 from __future__ import annotations
@@ -18,11 +19,29 @@ from typing import Any, Final
 _NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13
 _FOR_GOOD: Final = frozenset({_NOT_SUPPORTED, _FUNCTION_NOT_FOUND, 22, 26})  # and: ECC on a virtual GPU, deprecated
 _GONE: Final = {15: "lost", 16: "reset_required", 28: "lost"}  # GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
+# What is an answer, and no failure: MIG instances are numbered with gaps, an idle GPU has no samples, a list has grown.
+_NOT_FOUND, _INSUFFICIENT_SIZE = 6, 7
+_NORMAL: Final = frozenset(
+    {
+        ("nvmlDeviceGetMigDeviceHandleByIndex", _NOT_FOUND),
+        ("nvmlDeviceGetProcessUtilization", _NOT_FOUND),
+        ("nvmlDeviceGetProcessesUtilizationInfo", _NOT_FOUND),
+        *(
+            (f"nvmlDeviceGet{kind}RunningProcesses{version}", _INSUFFICIENT_SIZE)
+            for kind in ("Compute", "Graphics", "MPSCompute")
+            for version in ("", "_v2", "_v3")
+        ),
+        ("nvmlDeviceGetProcessUtilization", _INSUFFICIENT_SIZE),
+        ("nvmlDeviceGetProcessesUtilizationInfo", _INSUFFICIENT_SIZE),
+    }
+)
 _DOWN: Final = {"gpu_is_lost": "lost", "gpu_not_found": "lost", "lost": "lost", "reset_required": "reset_required"}
 _SESSION_OVER: Final = frozenset({1, 9, 18})  # uninitialized, driver not loaded, library and driver disagree
 
 # What stands for "no value" among whole numbers: all bits set in 32 and 64 bits, -1, and DCGM's blanks, which some drivers pass on.
-_SENTINELS: Final = frozenset({-1, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, *range(0x7FFFFFF0, 0x7FFFFFF4), *range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4)})
+_SENTINELS: Final = frozenset(
+    {-1, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, *range(0x7FFFFFF0, 0x7FFFFFF4), *range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4)}
+)
 _FLOAT_SENTINEL_FROM: Final = 140737488355328.0  # 2**47: DCGM's blank among floating-point numbers
 
 
@@ -165,11 +184,13 @@ class Door:
 
     def _failed(self, call: str, gpu: Device | None, args: tuple[Any, ...], code: int) -> Absent:
         if gpu is not None:
-            return self.code(call, gpu, (call, args[1:]), code)
+            return self.code(call, gpu, _key(call, args[1:]), code)
         return NOT_SUPPORTED if code in _FOR_GOOD else self._judge(call, None, code)
 
     def _judge(self, call: str, gpu: Device | None, code: int) -> Absent:
         name = self.name_of(code)
+        if (call, code) in _NORMAL:
+            return Absent(name)
         self.count_error(call, name)
         if gpu is not None and code in _GONE:
             gpu.gone = _GONE[code]
@@ -185,7 +206,12 @@ def _refused(call: str, gpu: Device, args: tuple[Any, ...]) -> Absent | None:
         return Absent(gpu.gone)
     if not gpu.handle:
         return _NO_HANDLE
-    return NOT_SUPPORTED if gpu.unsupported and (call, args) in gpu.unsupported else None
+    return NOT_SUPPORTED if gpu.unsupported and _key(call, args) in gpu.unsupported else None
+
+
+def _key(call: str, args: tuple[Any, ...]) -> Hashable:
+    """What is remembered as not supported: the function with its numbers. Buffers and samples are other ones each time."""
+    return call, tuple(arg for arg in args if isinstance(arg, int))
 
 
 def down_reason(absent: Absent) -> str:

@@ -1,7 +1,7 @@
 """Threads for calls that may never return.
 
-Jobs run one after the other on one thread: the cheapest way, and no two calls wait for each other's locks. A job that takes too long
-keeps its thread to itself; the others go on, on a new one. So there are never more threads than jobs that hang, and one.
+Jobs run one after the other on one thread: the cheapest way, and no two calls wait for each other's locks. A job that takes too
+long keeps its thread to itself; the others go on, on a new one. So there are never more threads than jobs that hang, and one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class _Lane:
     def __init__(self, name: str) -> None:
         self.finished = False
         self._left = False
+        self._failed = ""
         self._lock = threading.Lock()
         self._running: tuple[Job, float] | None = None
         self._inbox: SimpleQueue[_Shift | None] = SimpleQueue()
@@ -63,8 +64,10 @@ class _Lane:
             while (job := self._next(jobs)) is not None:
                 try:
                     job.work()
-                except Exception:  # a bug in one GPU's reading must not end the others'
-                    log.exception("NVML: reading %s failed", job.key)
+                except Exception as error:  # a bug in one GPU's reading must not end the others'; it is logged whole, once
+                    if repr(error) != self._failed:
+                        log.exception("NVML: reading %s failed", job.key)
+                    self._failed = repr(error)
             if self._left:
                 break
             on_idle()

@@ -23,7 +23,7 @@ def _whole(value: Any) -> Any:
 
 
 class Pace(Enum):
-    """When a row is asked: at every cycle; now and then, for it hardly changes; or on a thread apart, for the call takes its time."""
+    """When a row is asked: at every cycle; now and then, for it hardly changes; on a thread apart, for the call takes its time."""
 
     FAST = "fast"
     SLOW = "slow"
@@ -31,10 +31,10 @@ class Pace(Enum):
 
 
 class Row(NamedTuple):
-    """`labels` are the values of the metric's labels behind `gpu`, `args` those of `call` behind the handle: for `FIELDS` the field's
-    id and scope. `pick` takes the number out of the answer. `each_link` calls it for every NVLink (its number goes before `args`),
-    and picks from the list. `per_second` makes a rate of what is a counter. `since` is the driver or the architecture from
-    which on it is there; where it is not, the GPU says so and is not asked again."""
+    """`labels` are the values of the metric's labels behind `gpu`, `args` those of `call` behind the handle: for `FIELDS` the
+    field's id and scope. `pick` takes the number out of the answer. `each_link` calls it for every NVLink (whose number goes
+    before `args`), and picks from the list. `per_second` makes a rate of what is a counter. `since` is the driver or the
+    architecture from which on it is there; where it is not, the GPU says so and is not asked again."""
 
     metric: str
     call: str
@@ -107,7 +107,10 @@ _FAST: Final = (
     Row("aie_gpu_memory_utilization_ratio", "nvmlDeviceGetUtilizationRates", units.PERCENT, pick=lambda rates: rates.memory),
     Row("aie_gpu_encoder_utilization_ratio", "nvmlDeviceGetEncoderUtilization", units.PERCENT, pick=_first),
     Row("aie_gpu_decoder_utilization_ratio", "nvmlDeviceGetDecoderUtilization", units.PERCENT, pick=_first),
-    *(Row("aie_gpu_clock_hertz", "nvmlDeviceGetClockInfo", units.MEGAHERTZ, (name,), (number,)) for name, number in _CLOCKS.items()),
+    *(
+        Row("aie_gpu_clock_hertz", "nvmlDeviceGetClockInfo", units.MEGAHERTZ, (name,), (number,))
+        for name, number in _CLOCKS.items()
+    ),
     *(
         Row("aie_gpu_clock_event_active", call, units.FLAG, (reason,), pick=_has_bits(bits), since=since)
         for call, since in (
@@ -143,7 +146,10 @@ _FAST: Final = (
     _field("aie_gpu_nvlink_bytes_total", 139, units.KIBIBYTES, "rx", scope=ALL_LINKS, since="Ampere"),
     *(_field("aie_gpu_nvlink_errors_total", field, units.COUNT, kind) for kind, (field, _) in _NVLINK_ERRORS.items()),
     *(_field("aie_gpu_ecc_errors_total", field, units.COUNT, *labels) for labels, (field, _) in _ECC.items()),
-    *(Row("aie_gpu_ecc_errors_total", "nvmlDeviceGetTotalEccErrors", units.COUNT, labels, args) for labels, (_, args) in _ECC.items()),
+    *(
+        Row("aie_gpu_ecc_errors_total", "nvmlDeviceGetTotalEccErrors", units.COUNT, labels, args)
+        for labels, (_, args) in _ECC.items()
+    ),
     *(
         Row("aie_gpu_pcie_bytes_per_second", FIELDS, units.BYTES, (direction,), (field, 0), since="Hopper", per_second=True)
         for direction, field in (("tx", 197), ("rx", 198))
@@ -160,7 +166,14 @@ _SLOW: Final = (
     Row("aie_gpu_power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", units.MILLIWATTS, pace=Pace.SLOW),
     Row("aie_gpu_power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", units.MILLIWATTS, pace=Pace.SLOW),
     *(
-        Row("aie_gpu_temperature_limit_celsius", "nvmlDeviceGetTemperatureThreshold", units.CELSIUS, (name,), (number,), pace=Pace.SLOW)
+        Row(
+            "aie_gpu_temperature_limit_celsius",
+            "nvmlDeviceGetTemperatureThreshold",
+            units.CELSIUS,
+            (name,),
+            (number,),
+            pace=Pace.SLOW,
+        )
         for name, number in _TEMPERATURE_LIMITS.items()
     ),
     Row("aie_gpu_fan_speed_ratio", "nvmlDeviceGetFanSpeed", units.FAN_PERCENT, pace=Pace.SLOW),
@@ -184,7 +197,16 @@ _SLOW: Final = (
         for state, pick in (("active", sum), ("inactive", lambda states: len(states) - sum(states)))
     ),
     *(
-        Row("aie_gpu_nvlink_errors_total", "nvmlDeviceGetNvLinkErrorCounter", units.COUNT, (kind,), (number,), sum, Pace.SLOW, each_link=True)
+        Row(
+            "aie_gpu_nvlink_errors_total",
+            "nvmlDeviceGetNvLinkErrorCounter",
+            units.COUNT,
+            (kind,),
+            (number,),
+            sum,
+            Pace.SLOW,
+            each_link=True,
+        )
         for kind, (_, number) in _NVLINK_ERRORS.items()
     ),
     Row("aie_gpu_persistence_mode", "nvmlDeviceGetPersistenceMode", units.FLAG, pace=Pace.SLOW),
@@ -193,7 +215,14 @@ _SLOW: Final = (
 
 # About 20 ms a call: it watches the link for as long.
 _APART: Final = tuple(
-    Row("aie_gpu_pcie_bytes_per_second", "nvmlDeviceGetPcieThroughput", units.KILOBYTES_PER_SECOND, (direction,), (number,), pace=Pace.APART)
+    Row(
+        "aie_gpu_pcie_bytes_per_second",
+        "nvmlDeviceGetPcieThroughput",
+        units.KILOBYTES_PER_SECOND,
+        (direction,),
+        (number,),
+        pace=Pace.APART,
+    )
     for direction, number in (("tx", 0), ("rx", 1))
 )
 

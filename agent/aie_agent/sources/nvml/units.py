@@ -13,8 +13,8 @@ _ANY = float("inf")
 class Unit(NamedTuple):
     """How a number becomes the metric's base unit, and between which values (in base units) it may lie.
 
-    Up to `slack` above `high` a value counts as `high`: a duty cycle of 101 % is rounding, one of 37100 % is garbage. `per_second` is
-    the fastest that a counter can rise.
+    Up to `slack` above `high` a value counts as `high`: a duty cycle of 101 % is rounding, one of 37100 % is garbage. `per_second`
+    is the fastest that a counter can rise.
     """
 
     scale: float

@@ -1,0 +1,129 @@
+"""GPM: what the multiprocessors, tensor cores and memory of Hopper and later really did between two samples.
+
+No privilege is needed, and profilers are not kept out. Two samples belong to a GPU for as long as the session lives; a reading is
+the difference of them, so there is none at the first cycle, nor after one that failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from aie_agent.sources.nvml import units
+from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.units import Unit
+
+# Two samples that are closer than this may be the same one.
+MIN_INTERVAL_S: Final = 0.1
+# Over a longer time the counters behind them may have wrapped, and it would be no reading of now.
+MAX_INTERVAL_S: Final = 30.0
+
+_SUPPORT, _ALLOC, _FREE = "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree"
+_SAMPLE, _MIG_SAMPLE, _METRICS = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet"
+
+
+class GpmRow(NamedTuple):
+    """A metric of GPM, by NVML's number."""
+
+    metric: str
+    number: int
+    unit: Unit
+    labels: tuple[str, ...] = ()
+
+
+GPU_ROWS: Final = (
+    GpmRow("aie_gpu_graphics_active_ratio", 1, units.PERCENT),
+    GpmRow("aie_gpu_sm_active_ratio", 2, units.PERCENT),
+    GpmRow("aie_gpu_sm_occupancy_ratio", 3, units.PERCENT),
+    GpmRow("aie_gpu_tensor_active_ratio", 5, units.PERCENT),
+    GpmRow("aie_gpu_dram_active_ratio", 10, units.PERCENT),
+    GpmRow("aie_gpu_pcie_bytes_per_second", 20, units.MIBIBYTES_PER_SECOND, ("tx",)),
+    GpmRow("aie_gpu_pcie_bytes_per_second", 21, units.MIBIBYTES_PER_SECOND, ("rx",)),
+)
+MIG_ROWS: Final = (GpmRow("aie_gpu_mig_sm_active_ratio", 2, units.PERCENT),)
+
+
+def is_supported(door: Door, device: Device) -> bool:
+    """Whether this GPU has GPM: Hopper or later, with a driver from 520 on."""
+    answer = door.query(_SUPPORT, device)
+    return not isinstance(answer, Absent) and bool(answer.isSupportedDevice)
+
+
+class GpmReader:
+    """The samples of one GPU, or of one GPU instance of it, and the numbers between them."""
+
+    def __init__(self, door: Door, device: Device, rows: Sequence[GpmRow], gpu_instance: int | None = None) -> None:
+        self._door = door
+        self._device = device
+        self._rows = tuple(rows)
+        self._gpu_instance = gpu_instance
+        self._samples: list[Any] = []
+        self._previous_s: float | None = None
+        self._request = self._new_request()
+
+    def read(self, monotonic_s: float | None = None) -> list[float | Absent] | None:
+        """A number or an `Absent` for each row, since the reading before; None where there is no such reading yet."""
+        now_s = time.monotonic() if monotonic_s is None else monotonic_s
+        previous_s = self._previous_s
+        if previous_s is not None and now_s - previous_s < MIN_INTERVAL_S:
+            return None
+        if not self._allocate() or not self._take():
+            self._previous_s = None
+            return None
+        self._previous_s = now_s
+        older, newer = self._samples
+        self._samples.reverse()
+        if previous_s is None or now_s - previous_s > MAX_INTERVAL_S:
+            return None
+        return self._between(older, newer)
+
+    def supports(self, row: GpmRow) -> bool:
+        """False once the GPU said that it does not have this one."""
+        return (_METRICS, row.number) not in self._device.unsupported
+
+    def close(self) -> None:
+        """Gives the samples back."""
+        for sample in self._samples:
+            self._door.query(_FREE, None, sample)
+        self._samples.clear()
+        self._previous_s = None
+
+    def _allocate(self) -> bool:
+        while len(self._samples) < 2:
+            sample = self._door.query(_ALLOC, None)
+            if isinstance(sample, Absent):
+                return False
+            self._samples.append(sample)
+        return True
+
+    def _take(self) -> bool:
+        newer = self._samples[1]
+        if self._gpu_instance is None:
+            answer = self._door.query(_SAMPLE, self._device, newer)
+        else:
+            answer = self._door.query(_MIG_SAMPLE, self._device, self._gpu_instance, newer)
+        return not isinstance(answer, Absent)
+
+    def _between(self, older: Any, newer: Any) -> list[float | Absent] | None:
+        request = self._request
+        request.sample1, request.sample2 = older, newer
+        if isinstance(self._door.query(_METRICS, None, request), Absent):
+            self._previous_s = None
+            return None
+        return [self._value(row, request.metrics[place]) for place, row in enumerate(self._rows)]
+
+    def _value(self, row: GpmRow, metric: Any) -> float | Absent:
+        if metric.nvmlReturn != 0:
+            return self._door.code(_METRICS, self._device, (_METRICS, row.number), metric.nvmlReturn)
+        value = units.convert(float(metric.value), row.unit)
+        return self._door.implausible(_METRICS) if value is None else value
+
+    def _new_request(self) -> Any:
+        nvml = self._door.nvml
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(self._rows)
+        for place, row in enumerate(self._rows):
+            request.metrics[place].metricId = row.number
+        return request

@@ -1,0 +1,262 @@
+"""One GPU: asks it everything in the table, and keeps what a cycle brought. Runs on a thread of `lanes.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from aie_agent.samples import Point, Tags
+from aie_agent.sources.nvml import gpm
+from aie_agent.sources.nvml.counters import Guard
+from aie_agent.sources.nvml.devices import Identity, identify
+from aie_agent.sources.nvml.door import NOT_SUPPORTED, Absent, Device, Door, down_reason
+from aie_agent.sources.nvml.fields import FieldReader
+from aie_agent.sources.nvml.memory import Memory, read_memory
+from aie_agent.sources.nvml.mig import MigReader
+from aie_agent.sources.nvml.plan import Number, Output, Part, Plan, Query, plan
+from aie_agent.sources.nvml.processes import Context, ProcessReader
+from aie_agent.sources.nvml.rows import ROWS, Pace
+from aie_agent.sources.nvml.units import convert
+from aie_telemetry.catalogue import CATALOGUE, Kind
+
+_HANDLE: Final = "nvmlDeviceGetHandleByIndex"
+_LINK_COUNT_FIELD: Final = (91, 0)
+# So often in a row what failed among the slow rows is asked again at the next cycle.
+_RETRIES: Final = 2
+# A way that turns out not to be supported has a next best: so many ways are tried at the first cycle.
+_WAYS: Final = 3
+
+
+class Reading(NamedTuple):
+    """What a cycle brought, when it was there (monotonic), and how long it took. `reason` is why the GPU is not up: then there
+    are no points. `contexts` are the processes on it, None where they are not told."""
+
+    points: list[Point]
+    reason: str | None
+    at_s: float
+    took_s: float
+    contexts: list[Context] | None = None
+    used_bytes: float | None = None
+
+
+class GpuReader:
+    """A GPU of the session that is open, by NVML's index. `read` is called by one thread at a time.
+
+    `host_memory` gives the host's memory, for GPUs that have none of their own; `exists` is of `ProcessReader`.
+    """
+
+    def __init__(
+        self, door: Door, index: int, host_memory: Callable[[], Memory | None], exists: Callable[[int], bool] | None = None
+    ) -> None:
+        self.index = index
+        self.device: Device | None = None
+        self.identity: Identity | None = None
+        self.reading: Reading | None = None
+        self.apart: list[Point] = []
+        """What the calls brought that are made on a thread of their own."""
+        self.mig: MigReader | None = None
+        self._door = door
+        self._host_memory = host_memory
+        self._exists = exists
+        self._processes: ProcessReader | None = None
+        self._total_bytes: float | None = None
+        self._used_bytes: float | None = None
+        self._gpu = str(index)
+        self._plan: Plan = {}
+        self._planned_without = -1
+        self._links = 0
+        self._gpm: gpm.GpmReader | None = None
+        self._gpm_outputs: list[tuple[str, Tags]] = []
+        self._fields: dict[Pace, FieldReader] = {}
+        self._guards: dict[tuple[str, Tags], Guard] = {}
+        self._rates: dict[tuple[str, Tags], tuple[float, float]] = {}
+        self._slow: list[Point] = []
+        self._retries = 0
+
+    def read(self, slow: bool) -> None:
+        """Reads everything, the slow rows too where `slow`; the outcome is `reading`."""
+        began_s = time.monotonic()
+        points, reason = self._read(slow)
+        contexts = None if reason else self._contexts()
+        now_s = time.monotonic()
+        self.reading = Reading([] if reason else points, reason, now_s, now_s - began_s, contexts, self._used_bytes)
+
+    def read_apart(self) -> None:
+        """Makes the calls that take their time; the outcome is `apart`."""
+        if self.device is not None and (part := self._plan.get(Pace.APART)) and part.queries:
+            self.apart, _ = self._part(part, Pace.APART)
+
+    def has_apart(self) -> bool:
+        """Whether there are such calls."""
+        return bool(self.device and not self.device.gone and (part := self._plan.get(Pace.APART)) and part.queries)
+
+    def revive(self) -> None:
+        """The next `read` asks for a new handle: the GPU may be back."""
+        self.close()
+        self.device = None
+
+    def close(self) -> None:
+        """Gives back what GPM holds, while the session is still open."""
+        for part in (self._gpm, self.mig):
+            if part is not None:
+                part.close()
+        self._gpm = self.mig = None
+        self._plan, self._planned_without = {}, -1
+
+    def _read(self, slow: bool) -> tuple[list[Point], str | None]:
+        refused = self._connect()
+        if refused is not None:
+            return [], down_reason(refused)
+        assert self.device is not None
+        is_first = not self._plan
+        self._replan()
+        points = self._cycle(slow or is_first)
+        for _ in range(_WAYS if is_first else 0):
+            if self._replan():
+                points = self._cycle(slow=True)
+        return points, self.device.gone or (None if points else "error")
+
+    def _connect(self) -> Absent | None:
+        """Makes sure that there is a handle and that we know whose; why not, if it cannot be had."""
+        if self.device is None:
+            handle = self._door.query(_HANDLE, None, self.index)
+            if isinstance(handle, Absent):
+                return handle
+            self.device, self.identity = Device(self.index, handle), None
+        if self.device.gone is not None:
+            return Absent(self.device.gone)
+        if self.identity is None:
+            found = identify(self._door, self.device)
+            if isinstance(found, Absent):
+                return found
+            self.identity = found
+            self._prepare(self.device)
+        return None
+
+    def _prepare(self, device: Device) -> None:
+        links = FieldReader(self._door, device, [_LINK_COUNT_FIELD]).read()[0].value
+        self._links = links if isinstance(links, int) else 0
+        has_gpm = gpm.is_supported(self._door, device)
+        self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS) if has_gpm else None
+        self._gpm_outputs = [(row.metric, _tags(row.metric, self._gpu, row.labels)) for row in gpm.GPU_ROWS]
+        self.mig = MigReader(self._door, device, has_gpm)
+        self._processes = ProcessReader(self._door, device, self._exists)
+
+    def _contexts(self) -> list[Context] | None:
+        if self._processes is None:
+            return None
+        found = self._processes.read(self._total_bytes, time.time())
+        return None if isinstance(found, Absent) else found
+
+    def _replan(self) -> bool:
+        """Plans anew where the GPU turned out to lack something; returns whether it did."""
+        assert self.device is not None
+        if self._plan and self._planned_without == len(self.device.unsupported):
+            return False
+        self._planned_without = len(self.device.unsupported)
+        numbers: set[Number] = set()
+        if self._gpm is not None:
+            numbers = {(row.metric, row.labels) for row in gpm.GPU_ROWS if self._gpm.supports(row)}
+        self._plan = plan(ROWS, self.device, numbers)
+        self._fields = {
+            pace: FieldReader(self._door, self.device, [(output.row.args[0], output.row.args[1]) for output in part.fields])
+            for pace, part in self._plan.items()
+            if part.fields
+        }
+        return True
+
+    def _cycle(self, slow: bool) -> list[Point]:
+        points, _ = self._part(self._plan[Pace.FAST], Pace.FAST)
+        points += self._memory()
+        if self._gpm is not None:
+            points += self._active(self._gpm)
+        if slow or self._retries > 0:
+            self._slow, failed = self._part(self._plan[Pace.SLOW], Pace.SLOW)
+            self._retries = 0 if not failed else _RETRIES if slow else self._retries - 1
+            if self.mig is not None:
+                self.mig.find()
+        points += self._slow
+        if self.mig is not None and self.mig.instances:
+            points += self.mig.points()
+        return points
+
+    def _part(self, part: Part, pace: Pace) -> tuple[list[Point], bool]:
+        """The points of a part of the plan, and whether something failed that may work the next time."""
+        assert self.device is not None
+        points: list[Point] = []
+        failed = False
+        if part.fields:
+            for output, found in zip(part.fields, self._fields[pace].read(), strict=True):
+                if output.row.per_second and found.size_bytes == 4:
+                    self.device.unsupported.add((output.row.call, output.row.args))
+                    continue
+                failed |= not self._take(points, output, found.value)
+        for query in part.queries:
+            answer = self._ask(query)
+            for output in query.outputs:
+                failed |= not self._take(points, output, answer)
+        return points, failed
+
+    def _ask(self, query: Query) -> Any:
+        if not query.each_link:
+            return self._door.query(query.call, self.device, *query.args)
+        answers = [self._door.query(query.call, self.device, link, *query.args) for link in range(self._links)]
+        found = [answer for answer in answers if not isinstance(answer, Absent)]
+        if found:
+            return found
+        if self.device is not None and all(answer is NOT_SUPPORTED for answer in answers):
+            self.device.unsupported.add((query.call, query.args))
+        return answers[0] if answers else NOT_SUPPORTED
+
+    def _take(self, points: list[Point], output: Output, answer: Any) -> bool:
+        """Adds the point of an answer. False where there is none now, but may be the next time."""
+        if isinstance(answer, Absent):
+            return answer.is_for_good
+        row = output.row
+        value = convert(row.pick(answer), row.unit)
+        if isinstance(value, Absent):
+            return True
+        now_s = time.monotonic()
+        if value is not None and output.kind is Kind.COUNTER:
+            value = self._guards.setdefault((row.metric, output.tags), Guard()).take(value, now_s, row.unit.per_second)
+        if value is None:
+            self._door.implausible(row.call)
+            return False
+        if row.per_second:
+            value = self._rate((row.metric, output.tags), value, now_s)
+        if value is not None:
+            points.append(Point(row.metric, output.kind, output.tags, value))
+        return True
+
+    def _rate(self, key: tuple[str, Tags], value: float, now_s: float) -> float | None:
+        before = self._rates.get(key)
+        self._rates[key] = (now_s, value)
+        if before is None or now_s - before[0] < gpm.MIN_INTERVAL_S or value < before[1]:
+            return None
+        return (value - before[1]) / (now_s - before[0])
+
+    def _active(self, reader: gpm.GpmReader) -> Iterable[Point]:
+        numbers = reader.read()
+        for (metric, tags), number in zip(self._gpm_outputs, numbers or (), strict=False):
+            if not isinstance(number, Absent):
+                yield Point(metric, Kind.GAUGE, tags, number)
+
+    def _memory(self) -> Iterable[Point]:
+        assert self.device is not None
+        memory: Memory | Absent | None = read_memory(self._door, self.device)
+        is_unified = memory is NOT_SUPPORTED
+        if is_unified:
+            memory = self._host_memory()
+        tags = (("gpu", self._gpu),)
+        self._total_bytes = self._used_bytes = None
+        if isinstance(memory, Memory):
+            self._total_bytes, self._used_bytes = float(memory.total), float(memory.used)
+            yield Point("aie_gpu_memory_unified", Kind.GAUGE, tags, float(is_unified))
+            for what, value in memory._asdict().items():
+                if value is not None:
+                    yield Point(f"aie_gpu_memory_{what}_bytes", Kind.GAUGE, tags, float(value))
+
+
+def _tags(metric: str, gpu: str, labels: tuple[str, ...]) -> Tags:
+    return tuple(sorted(zip(CATALOGUE[metric].labels, (gpu, *labels), strict=True)))

@@ -1,0 +1,67 @@
+"""Memory of a GPU, so that used + reserved + free = total whichever way the driver tells it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from aie_agent.sources.nvml.door import NOT_SUPPORTED, Absent, Device, Door, number
+
+CALL: Final = "nvmlDeviceGetMemoryInfo"
+
+# nvmlMemory_v2_t: its size, and the version behind it.
+_VERSION_2: Final = 0x02000028
+
+# Drivers round; a page is nothing, a hundredth of the memory is another quantity.
+_SLACK: Final = 0.01
+
+
+class Memory(NamedTuple):
+    """In bytes. `reserved` is None where the driver does not tell it apart: then it is part of `used`."""
+
+    total: int
+    used: int
+    free: int
+    reserved: int | None = None
+
+
+def balanced(total: int, used: int, free: int, reserved: int | None) -> Memory | None:
+    """The four numbers of one answer, made to add up; None where they cannot be of one memory.
+
+    Version 2 of the answer tells what is reserved apart; drivers differ in whether `used` still holds it. What adds up decides.
+    """
+    if reserved is None:
+        return _closed(total, used, free, 0, None)
+    apart = _closed(total, used, free, reserved, reserved)
+    if apart is not None and abs(used + reserved + free - total) <= abs(used + free - total):
+        return apart
+    return _closed(total, used - reserved, free, reserved, reserved) if used >= reserved else apart
+
+
+def _closed(total: int, used: int, free: int, apart: int, reserved: int | None) -> Memory | None:
+    if not total > 0 or min(used, free, apart) < 0 or max(used, free, apart) > total:
+        return None
+    if abs(used + apart + free - total) > _SLACK * total:
+        return None
+    rest = total - used - apart
+    return None if rest < 0 else Memory(total, used, rest, reserved)
+
+
+def read_memory(door: Door, device: Device) -> Memory | Absent:
+    """The memory of a GPU or of a MIG instance. `NOT_SUPPORTED` is what GPUs say that have none of their own."""
+    answer = door.query(CALL, device, _VERSION_2)
+    if isinstance(answer, Absent) and (answer.is_for_good or answer.reason == "argument_version_mismatch"):
+        answer = door.query(CALL, device)
+    if isinstance(answer, Absent):
+        return answer
+    found = [number(value) for value in (answer.total, answer.used, answer.free, getattr(answer, "reserved", None) or 0)]
+    if any(isinstance(value, Absent) for value in found):
+        return NOT_SUPPORTED if isinstance(found[0], Absent) else door.implausible(CALL)
+    total, used, free, reserved = (int(value) for value in found if not isinstance(value, Absent))
+    if total == 0:
+        return NOT_SUPPORTED
+    memory = balanced(total, used, free, reserved if _tells_reserved(answer) else None)
+    return door.implausible(CALL) if memory is None else memory
+
+
+def _tells_reserved(answer: Any) -> bool:
+    return hasattr(answer, "reserved")

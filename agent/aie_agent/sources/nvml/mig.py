@@ -1,0 +1,93 @@
+"""MIG: the instances that a GPU is cut into. What NVML does not tell of an instance (its duty cycle) is absent; GPM tells more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from aie_agent.samples import Point
+from aie_agent.sources.nvml import gpm
+from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.memory import Memory, read_memory
+from aie_telemetry.catalogue import Kind
+
+
+class Instance(NamedTuple):
+    """A compute instance of a GPU instance. `mig` is its label, such as 1/0; `device` what NVML is asked with."""
+
+    device: Device
+    mig: str
+    gpu_instance: int
+    profile: str
+    uuid: str
+
+
+def instances(door: Door, parent: Device) -> list[Instance]:
+    """All that there are now. NVML numbers them with gaps."""
+    modes = door.query("nvmlDeviceGetMigMode", parent)
+    if isinstance(modes, Absent) or modes[0] != 1:
+        return []
+    most = door.query("nvmlDeviceGetMaxMigDeviceCount", parent)
+    found = []
+    for number in range(0 if isinstance(most, Absent) else most):
+        handle = door.query("nvmlDeviceGetMigDeviceHandleByIndex", parent, number)
+        if not isinstance(handle, Absent):
+            found.append(_instance(door, Device(parent.index, handle)))
+    return [instance for instance in found if instance is not None]
+
+
+def _instance(door: Door, device: Device) -> Instance | None:
+    gpu_instance = door.query("nvmlDeviceGetGpuInstanceId", device)
+    compute_instance = door.query("nvmlDeviceGetComputeInstanceId", device)
+    if isinstance(gpu_instance, Absent) or isinstance(compute_instance, Absent):
+        return None
+    name, uuid = door.query("nvmlDeviceGetName", device), door.query("nvmlDeviceGetUUID", device)
+    profile = "" if isinstance(name, Absent) else name.rpartition(" MIG ")[2]
+    return Instance(device, f"{gpu_instance}/{compute_instance}", gpu_instance, profile, "" if isinstance(uuid, Absent) else uuid)
+
+
+class MigReader:
+    """The instances of one GPU: looked for anew by `find`, read by `points`."""
+
+    def __init__(self, door: Door, parent: Device, has_gpm: bool) -> None:
+        self._door = door
+        self._parent = parent
+        self._has_gpm = has_gpm
+        self.instances: list[Instance] = []
+        self._gpm: dict[int, gpm.GpmReader] = {}
+
+    def find(self) -> None:
+        """Looks for the instances. What was known of one that is gone is forgotten."""
+        self.instances = instances(self._door, self._parent)
+        present = {instance.gpu_instance for instance in self.instances}
+        for gone in self._gpm.keys() - present:
+            self._gpm.pop(gone).close()
+        if self._has_gpm:
+            for new in present - self._gpm.keys():
+                self._gpm[new] = gpm.GpmReader(self._door, self._parent, gpm.MIG_ROWS, new)
+
+    def points(self) -> Iterable[Point]:
+        """What is known of each instance now."""
+        active = {number: reader.read() for number, reader in self._gpm.items()}
+        for instance in self.instances:
+            memory = read_memory(self._door, instance.device)
+            numbers = active.get(instance.gpu_instance)
+            yield from _points(str(self._parent.index), instance, memory, numbers)
+
+    def close(self) -> None:
+        """Gives back what GPM holds."""
+        for reader in self._gpm.values():
+            reader.close()
+        self._gpm.clear()
+        self.instances = []
+
+
+def _points(gpu: str, instance: Instance, memory: Memory | Absent, active: list[float | Absent] | None) -> Iterable[Point]:
+    tags = (("gpu", gpu), ("mig", instance.mig))
+    described = (*tags, ("profile", instance.profile), ("uuid", instance.uuid))
+    yield Point("aie_gpu_mig_info", Kind.GAUGE, described, 1.0)
+    if isinstance(memory, Memory):
+        yield Point("aie_gpu_mig_memory_total_bytes", Kind.GAUGE, tags, float(memory.total))
+        yield Point("aie_gpu_mig_memory_used_bytes", Kind.GAUGE, tags, float(memory.used))
+    if active is not None and isinstance(active[0], float):
+        yield Point("aie_gpu_mig_sm_active_ratio", Kind.GAUGE, tags, active[0])

@@ -1,0 +1,85 @@
+"""Which GPUs there are, and which there should be: one that was seen stays, also when it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from aie_agent.samples import Point
+from aie_agent.sources.nvml.devices import Identity
+from aie_telemetry.catalogue import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A GPU as it is shown. `identity` is None for one that never said who it is; `reason` is why it is not up."""
+
+    index: int
+    identity: Identity | None
+    reason: str | None
+
+
+class Roster:
+    """Remembers GPUs by UUID for as long as the agent runs. No clock, no NVML."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self._least = expected
+        self._known: dict[str, tuple[int, Identity]] = {}
+        self._most = 0
+
+    @property
+    def expected(self) -> int:
+        """So many were there at once since the agent started, or should be."""
+        return max(self._least, self._most)
+
+    def update(self, present: Iterable[Entry]) -> list[Entry]:
+        """All entries to show, from those that NVML has now.
+
+        One that does not say who it is is the one that was at its index before, unless that is elsewhere now. One that NVML does
+        not have any more is lost, and keeps its index, or gets the next that is free when another has it now.
+        """
+        entries = list(present)
+        named = {entry.identity.uuid for entry in entries if entry.identity is not None}
+        before = {index: identity for index, identity in self._known.values() if identity.uuid not in named}
+        entries = [entry if entry.identity else replace(entry, identity=before.get(entry.index)) for entry in entries]
+        for entry in entries:
+            if entry.identity is not None:
+                self._known[entry.identity.uuid] = (entry.index, entry.identity)
+        shown = {entry.identity.uuid for entry in entries if entry.identity is not None}
+        taken = {entry.index for entry in entries}
+        for uuid, (index, identity) in sorted(self._known.items(), key=lambda item: item[1][0]):
+            if uuid not in shown:
+                free = index if index not in taken else next(number for number in range(len(taken) + 1) if number not in taken)
+                taken.add(free)
+                entries.append(Entry(free, identity, "lost"))
+        self._most = max(self._most, len(entries))
+        return sorted(entries, key=lambda entry: entry.index)
+
+
+def points(entries: Iterable[Entry], expected: int, driver: str, simulated: bool) -> list[Point]:
+    """The series that say which GPUs there are."""
+    found: list[Point] = []
+    present = 0
+    for entry in entries:
+        gpu, identity, reason = str(entry.index), entry.identity, entry.reason
+        present += reason is None
+        found.append(Point("aie_gpu_up", Kind.GAUGE, (("gpu", gpu), ("reason", reason or "")), float(reason is None)))
+        if identity is not None:
+            found.append(Point("aie_gpu_info", Kind.GAUGE, _description(gpu, identity, driver, simulated), 1.0))
+            if identity.numa_node is not None and reason is None:
+                found.append(Point("aie_gpu_numa_node", Kind.GAUGE, (("gpu", gpu),), float(identity.numa_node)))
+    found.append(Point("aie_gpu_present", Kind.GAUGE, (), float(present)))
+    found.append(Point("aie_gpu_expected", Kind.GAUGE, (), float(expected)))
+    return found
+
+
+def _description(gpu: str, identity: Identity, driver: str, simulated: bool) -> tuple[tuple[str, str], ...]:
+    return (
+        ("architecture", identity.architecture or ""),
+        ("driver", driver),
+        ("gpu", gpu),
+        ("name", identity.name),
+        ("pci_bus_id", identity.pci_bus_id),
+        ("simulated", "true" if simulated else "false"),
+        ("uuid", identity.uuid),
+    )

@@ -1,0 +1,116 @@
+"""NVML's session: opened once and kept, given back when something is to be done to the driver."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from aie_agent.sources.nvml.devices import simulated
+from aie_agent.sources.nvml.door import Absent, Door
+from aie_agent.sources.nvml.gpu import GpuReader
+from aie_agent.sources.nvml.memory import Memory
+
+MAX_GPUS: Final = 64
+
+_NO_BINDING: Final = "nvidia-ml-py is not installed: pip install 'aie-observability[agent]'"
+_REASONS: Final = {
+    "library_not_found": "no NVIDIA driver: there is no libnvidia-ml.so.1 (in a container: start it with the NVIDIA runtime)",
+    "driver_not_loaded": "the NVIDIA driver is not loaded: load it with modprobe nvidia, or install it",
+    "lib_rm_version_mismatch": "driver and library are of different versions, after an update under a running host: reload the"
+    " kernel modules (sudo rmmod nvidia_uvm nvidia, then modprobe nvidia) or reboot",
+    "no_permission": "no permission to talk to the NVIDIA driver: /dev/nvidiactl must be readable and writable for this user",
+    "not_supported": "this libnvidia-ml.so.1 has no nvmlInit: it is too old, or not NVIDIA's",
+}
+_VERSION_FILE: Final = Path("/proc/driver/nvidia/version")
+_GPU_FOLDERS: Final = Path("/proc/driver/nvidia/gpus")
+
+
+class SessionError(Exception):
+    """NVML cannot be used now: one line that says why, and what to do."""
+
+
+class Session:
+    """All of its methods but `door` and `gpus` call NVML: they run on a thread of `lanes.py`.
+
+    `load` imports the binding; another may be given.
+    """
+
+    def __init__(
+        self,
+        host_memory: Callable[[], Memory | None],
+        load: Callable[[], Any] | None = None,
+        exists: Callable[[], Callable[[int], bool] | None] = lambda: None,
+    ) -> None:
+        self.door: Door | None = None
+        self.gpus: list[GpuReader] = []
+        self.is_open = False
+        self.driver = ""
+        self.is_simulated = False
+        self.error: str | None = None
+        """Why the last `open` failed."""
+        self._load = load or _import
+        self._host_memory = host_memory
+        self._exists = exists
+        self._seen: tuple[str, ...] = ()
+
+    def open(self) -> None:
+        """Opens the session and counts the GPUs; `error` says why it could not."""
+        try:
+            self._open()
+            self.error = None
+        except SessionError as error:
+            self.error = str(error)
+
+    def _open(self) -> None:
+        if self.door is None:
+            try:
+                self.door = Door(self._load())
+            except ImportError as error:
+                raise SessionError(_NO_BINDING) from error
+        door = self.door
+        door.session_over = None
+        started = door.query("nvmlInit", None)
+        if isinstance(started, Absent):
+            raise SessionError(_REASONS.get(started.reason, f"NVML does not start: {started.reason}"))
+        self.is_open = True
+        count = door.query("nvmlDeviceGetCount", None)
+        if isinstance(count, Absent):
+            self.close()
+            raise SessionError(f"NVML does not count its GPUs: {count.reason}")
+        version = door.query("nvmlSystemGetDriverVersion", None)
+        self.driver = "" if isinstance(version, Absent) else version
+        self.is_simulated = simulated(door.nvml)
+        self.gpus = [GpuReader(door, index, self._host_memory, self._exists()) for index in range(min(count, MAX_GPUS))]
+        self._seen = _on_host()
+
+    def is_outdated(self) -> bool:
+        """Whether the host has other GPUs than when the session was opened, or the session ended by itself."""
+        assert self.door is not None
+        if self.door.session_over is not None:
+            return True
+        count = self.door.query("nvmlDeviceGetCount", None)
+        return (not isinstance(count, Absent) and min(count, MAX_GPUS) != len(self.gpus)) or _on_host() != self._seen
+
+    def close(self) -> None:
+        """Gives everything back, so that the driver can be changed."""
+        if self.door is None or not self.is_open:
+            return
+        for gpu in self.gpus:
+            gpu.close()
+        self.gpus = []
+        self.door.query("nvmlShutdown", None)
+        self.is_open = False
+
+
+def _import() -> Any:
+    return importlib.import_module("pynvml")
+
+
+def _on_host() -> tuple[str, ...]:
+    """GPUs that the driver serves, by bus id."""
+    try:
+        return tuple(sorted(path.name for path in _GPU_FOLDERS.iterdir()))
+    except OSError:
+        return ()
