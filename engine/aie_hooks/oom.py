@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -33,6 +34,7 @@ PERIOD_S: Final = 10.0
 """The least time between two records of one device."""
 
 _MAX_HOLDERS: Final = 8
+_FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO, the same on every Linux
 _MAX_SUMMARY: Final = 200
 _UNITS: Final = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 # torch on CUDA says "Tried to allocate 20.00 MiB", torch on a CPU "you tried to allocate 20971520 bytes".
@@ -62,10 +64,12 @@ class PoolState:
 
 
 class Holder(NamedTuple):
-    """Another process with memory on the device; `used_bytes` None where the driver does not say."""
+    """A process with memory on the device; `used_bytes` None where the driver does not say, `perhaps_own` where the driver's pid
+    cannot be told from this process's own."""
 
     tgid: int
     used_bytes: int | None
+    perhaps_own: bool = False
 
 
 def report_oom(
@@ -284,22 +288,38 @@ def _less(whole: int | None, part: int | None) -> int | None:
 
 def other_holders(cuda: Any, device: int) -> list[Holder] | None:
     """The other processes on the GPU by the driver's account, those with most memory first; None without `pynvml` (the package
-    `nvidia-ml-py`). The GPU is found by torch's UUID: torch and NVML number GPUs differently. Raises what NVML raises."""
+    `nvidia-ml-py`). The GPU is found by torch's UUID: torch and NVML number GPUs differently. The driver gives the host's pids:
+    within a container nobody can tell which is this process, so all are listed, and marked. Raises what NVML raises."""
     try:
         import pynvml  # here, because it is asked when memory has run out, and many have no such package
     except ImportError:
         return None
+    own = own_pids()
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(_nvml_uuid(cuda.get_device_properties(device)))
         found = [
-            Holder(process.pid, process.usedGpuMemory)
+            Holder(process.pid, process.usedGpuMemory, own is None)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            if process.pid != os.getpid()
+            if own is None or process.pid not in own
         ]
     finally:
         pynvml.nvmlShutdown()
     return sorted(found, key=lambda holder: holder.used_bytes or 0, reverse=True)
+
+
+def own_pids(proc: Path = Path("/proc")) -> frozenset[int] | None:
+    """The pids by which the host may know this process: those of every namespace that this `/proc` shows (`NSpid`). None where the
+    host's is not among them: within a container, whose `/proc` begins at its own namespace; or where nothing can be read."""
+    try:
+        namespace = os.readlink(proc / "self/ns/pid")
+        status = (proc / "self/status").read_text()
+    except OSError:
+        return None
+    pids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    if namespace != _FIRST_PID_NAMESPACE and len(pids) < 2:
+        return None
+    return frozenset(map(int, pids)) or frozenset({os.getpid()})
 
 
 def _nvml_uuid(properties: Any) -> str:
@@ -311,9 +331,10 @@ def _holders_text(holders: Sequence[Holder] | None) -> str | None:
     """For the record; None when nobody knows, "none" when there is nobody else."""
     if holders is None:
         return None
+    unsure = ["of all on the GPU one may be this process"] if any(holder.perhaps_own for holder in holders) else []
     some = [f"pid {holder.tgid}: {_size_text(holder.used_bytes)}" for holder in holders[:_MAX_HOLDERS]]
     more = [f"and {len(holders) - _MAX_HOLDERS} more"] if len(holders) > _MAX_HOLDERS else []
-    return ", ".join(some + more) or "none"
+    return ", ".join(some + more + unsure) or "none"
 
 
 def _size_text(size_bytes: int | None) -> str:

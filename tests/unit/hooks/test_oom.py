@@ -15,7 +15,7 @@ import torch
 from hook_receivers import Clock, UnixReceiver, hellos, manual_emitter
 
 from aie_hooks import AllocatorHook, Emitter, PoolState, oom, oom_forensics, report_oom, torch_cuda_stats
-from aie_hooks.oom import asked_bytes, is_out_of_memory
+from aie_hooks.oom import asked_bytes, is_out_of_memory, own_pids
 from aie_telemetry.api import Event
 from aie_telemetry.events import decode_event
 from tests.fakes.fake_torch_cuda import MESSAGE, MIB, UUID, FakeTorchCuda
@@ -94,12 +94,49 @@ class _Nvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in used.items()]
 
 
-def test_who_else_is_on_the_gpu(receiver: UnixReceiver, emitter: Emitter, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = _Nvml(os.getpid())
+_OTHERS = "pid 13: 2048 MiB, pid 12: 700 MiB, pid 11: unknown"
+
+
+@pytest.mark.parametrize(
+    ("own", "holders"),
+    [
+        (frozenset({40, 7}), _OTHERS),
+        (None, f"pid 40: 31000 MiB, {_OTHERS}, of all on the GPU one may be this process"),
+    ],
+)
+def test_who_else_is_on_the_gpu(
+    receiver: UnixReceiver, emitter: Emitter, monkeypatch: pytest.MonkeyPatch, own: frozenset[int] | None, holders: str
+) -> None:
+    nvml = _Nvml(40)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(oom, "own_pids", lambda: own)
     assert report_oom(emitter, ERROR, 0, cuda=FakeTorchCuda())
-    assert events(receiver)[0].details["holders"] == "pid 13: 2048 MiB, pid 12: 700 MiB, pid 11: unknown"
+    assert events(receiver)[0].details["holders"] == holders
     assert nvml.open == 0
+
+
+@pytest.mark.parametrize(
+    ("namespace", "status", "pids"),
+    [
+        ("pid:[4026531836]", "Pid:\t40\nNSpid:\t40\n", {40}),  # the host itself
+        ("pid:[4026532300]", "Pid:\t40\nNSpid:\t40\t7\n", {40, 7}),  # a container with the host's /proc
+        ("pid:[4026532300]", "Pid:\t7\nNSpid:\t7\n", None),  # a container with its own: the host's pid is out of sight
+        ("pid:[4026531836]", "Pid:\t40\n", {os.getpid()}),  # a kernel before 4.1
+        (None, "NSpid:\t40\n", None),
+    ],
+)
+def test_by_which_pids_the_host_knows_this_process(
+    tmp_path: Path, namespace: str | None, status: str, pids: set[int] | None
+) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/status").write_text(status)
+    if namespace is not None:
+        (tmp_path / "self/ns/pid").symlink_to(namespace)
+    assert own_pids(tmp_path) == pids
+
+
+def test_a_child_by_the_real_proc() -> None:
+    assert own_pids() is None or os.getpid() in own_pids()  # type: ignore[operator]
 
 
 @pytest.mark.usefixtures("_no_pynvml")
