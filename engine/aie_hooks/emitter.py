@@ -101,6 +101,16 @@ class Emitter:
         target = resolve(endpoint)
         self._transport = None if target is None else Transport(target)
         self.ticker = Ticker(self._background_flush, flush_interval_s)
+        self._begin()
+        self._begin_process()
+        self._dropped = {reason: self.counter("aie_hooks_dropped_total", reason=reason) for reason in DROP_REASONS}
+        if self._transport is not None:
+            _live.add(self)
+            self._background_flush()
+            self.ticker.start()
+
+    def _begin(self) -> None:
+        """What is empty at first."""
         self._counters: dict[Frame, Counter] = {}
         self._gauges: dict[Frame, Gauge] = {}
         self._histograms: dict[tuple[Frame, float], Histogram] = {}
@@ -110,12 +120,6 @@ class Emitter:
         self._closed = False
         self._failure: str | None = None
         self._flush_has_failed = False
-        self._begin_process()
-        self._dropped = {reason: self.counter("aie_hooks_dropped_total", reason=reason) for reason in DROP_REASONS}
-        if self._transport is not None:
-            _live.add(self)
-            self._background_flush()
-            self.ticker.start()
 
     def _begin_process(self) -> None:
         """What belongs to one process: set up at the start, and anew in a forked child."""
