@@ -168,7 +168,8 @@ class EngineMetrics:
         if ticket.hook is not None:
             self._complaints.call(ticket.hook.end, outcome.value, finish_reason=finish_reason, error_type=error_type)
         if ticket.logits is not None:
-            self._complaints.call(ticket.logits.end)
+            # What was cut off says nothing of the model: only who ended it.
+            self._complaints.call(ticket.logits.end if outcome is Outcome.OK else ticket.logits.discard)
 
     def step(self, result: StepResult, duration_s: float, now: float, wall_s: float) -> None:
         """A step of the model loop ended at `now`. Equal gaps are recorded together: one call a group, not one a token."""

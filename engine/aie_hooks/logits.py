@@ -8,7 +8,7 @@ choices were, how large its logits are, how long it talks.
     ids, numbers = chosen.tolist(), stats.tolist()       # fetched together, so nothing is synchronised that was not before
     answer.add(*numbers[row])                            # once a token
     ...
-    answer.end()                                         # one observation of each metric
+    answer.end()                                         # one observation of each metric; or answer.discard()
 
 `token_stats` needs torch, the rest of this file does not.
 """
@@ -102,8 +102,13 @@ class LogitsHook:
         else:
             self._unusable += 1
 
+    def discard(self) -> None:
+        """The answer was cut off: its client left, its time was over, the engine failed. It leaves no observation, because how
+        many leave, and when, says nothing of the model and would look like drift."""
+        self._hooks = None
+
     def end(self) -> None:
-        """The answer is complete, or as complete as it will get. One without tokens leaves no observation."""
+        """The answer is complete. One without tokens leaves no observation."""
         hooks, self._hooks = self._hooks, None
         if hooks is None or not self._tokens:
             return
@@ -121,7 +126,11 @@ class LogitsHook:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.end()
+        """Ends the answer, or discards it for an error that leaves."""
+        if kind is None:
+            self.end()
+        else:
+            self.discard()
 
 
 class _UnwantedHook(LogitsHook):
@@ -132,6 +141,9 @@ class _UnwantedHook(LogitsHook):
     wanted = False
 
     def add(self, logprob: float, entropy: float, logsumexp: float) -> None:
+        pass
+
+    def discard(self) -> None:
         pass
 
     def end(self) -> None:

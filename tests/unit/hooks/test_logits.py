@@ -205,9 +205,18 @@ def test_about_the_share_that_was_asked_for_is_looked_at(receiver: UnixReceiver,
     assert {sample.rate for sample in samples if sample.type == "histogram"} == {0.25}
 
 
-def test_an_answer_ends_with_its_with_whatever_happens(answers: _Answers) -> None:
+def test_an_answer_ends_with_its_with(answers: _Answers) -> None:
+    with answers.hooks.enter() as answer:
+        answer.add(-2.0, 1.0, 5.0)
+    assert answers.sent()[SURPRISAL] == [2.0]
+
+
+@pytest.mark.parametrize("error", [KeyError, GeneratorExit])
+def test_an_answer_that_was_cut_off_says_nothing_of_the_model(answers: _Answers, error: type[BaseException]) -> None:
     answer = answers.hooks.enter()
     answer.add(-2.0, 1.0, 5.0)
-    with pytest.raises(KeyError), answer:
-        raise KeyError
-    assert answers.sent()[SURPRISAL] == [2.0]
+    with pytest.raises(error), answer:
+        raise error
+    answer.end()
+    assert answers.sent() == {ENTROPY: [], SURPRISAL: [], LOGSUMEXP: [], LOG_LENGTH: []}
+    assert answers.dropped() == 0
