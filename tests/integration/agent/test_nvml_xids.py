@@ -196,3 +196,40 @@ def test_stopping_ends_the_thread_and_gives_the_set_back(gpus: simulate.Controll
     xids.close()
     assert door.calls()["nvmlEventSetCreate"] == door.calls()["nvmlEventSetFree"]
     assert not isinstance(door.query("nvmlEventSetCreate", None), Absent)
+
+
+def test_a_gpu_that_comes_back_gives_events_again(
+    gpus: simulate.Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aie_agent.sources.nvml.xid_events._REGISTER_AGAIN_S", 0.05)
+    door, devices = opened()
+    names = {bus: str(device.index) for bus, device in devices.items()}
+    gpus.lose(1)
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    until(lambda: "nvml_events" not in xids.problems)
+    gpus.lose(1, False)
+
+    def arrived() -> bool:
+        gpus.push_xid(1, 31)
+        return ("1", "31") in xids_of(xids, names)
+
+    until(arrived)
+    xids.close()
+
+
+def test_names_stay_while_nvml_is_closed(gpus: simulate.Controller, tmp_path: Path) -> None:
+    door, devices = opened()
+    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    names = {bus: str(device.index) for bus, device in devices.items()}
+
+    def labels(known: dict[str, str]) -> set[str]:
+        return {tags["gpu"] for point in xids.collect(known).points if (tags := dict(point.tags)) and "gpu" in tags}
+
+    assert labels(names) == {"0", "1", "2"}
+    xids.unwatch()
+    assert labels({}) == {"0", "1", "2"}
+    swapped = {bus: str(2 - int(name)) for bus, name in names.items()}
+    assert labels(swapped) == {"0", "1", "2"}, "and follow a new numbering"
+    xids.close()

@@ -124,15 +124,17 @@ class ProcessReader:
     def _list(self, kind: str, call: str, total_bytes: float | None) -> list[Entry] | Absent:
         """One list, in the layout that was found to be true; else in the first that can be."""
         chosen = self._layouts.get(kind)
-        first: Absent | None = None
+        refusal: Absent | None = None
+        was_read = False
         doubted: list[list[Entry]] = []
         for layout in LAYOUTS if chosen is None else (chosen, *(other for other in LAYOUTS if other is not chosen)):
             entries = self._ask(call, layout)
             if isinstance(entries, Absent):
-                first = first or entries
+                refusal = refusal or entries
                 if self._device.gone is not None:
                     return entries
                 continue
+            was_read = True
             if not is_plausible(entries, total_bytes):
                 continue
             if not entries or layout is chosen or self._are_there(entries):
@@ -140,7 +142,9 @@ class ProcessReader:
                     self._layouts[kind] = layout
                 return entries
             doubted.append(entries)
-        return _agreed(doubted) or first or self._door.implausible(call)
+        if refusal is not None and not was_read:
+            return refusal
+        return _agreed(doubted) or self._door.implausible(call)
 
     def _are_there(self, entries: Sequence[Entry]) -> bool:
         """A driver that hangs on to the dead names some that are gone; one that is misread names hardly any that live."""

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aie_agent.sources.nvml.bus_id import bus_id
@@ -25,8 +25,10 @@ _XID_EVENT: Final = 0x8
 _TIMEOUT: Final = 10
 _NEVER: Final = frozenset({3, 13})  # not supported, function not found: asking again is of no use
 _WAIT: Final = "nvmlEventSetWait_v2"
+_REGISTER: Final = "nvmlDeviceRegisterEvents"
 _STUCK_AFTER_S: Final = 10.0
 _RETRY_S: Final = 1.0
+_REGISTER_AGAIN_S: Final = 10.0
 
 
 class XidEvents:
@@ -93,31 +95,37 @@ class XidEvents:
             self._door.query("nvmlEventSetFree", None, events)
 
     def _wait_on(self, events: Any) -> bool:
-        refusals = {}
-        for bus, device in self._devices.items():
-            answer = self._register(device, events)
-            if isinstance(answer, Absent):
-                refusals[bus] = answer
-        if len(refusals) == len(self._devices):
-            reasons = sorted({refusal.reason for refusal in refusals.values()})
+        missing = self._register(self._devices, events)
+        if len(missing) == len(self._devices):
+            reasons = sorted({refusal.reason for refusal in missing.values()})
             self._problem = f"no GPU gives events: {', '.join(reasons) or 'there is none'}"
-            return any(not refusal.is_for_good for refusal in refusals.values())
+            return any(not refusal.is_for_good for refusal in missing.values())
         self._problem = None
+        next_s = time.monotonic() + _REGISTER_AGAIN_S
         while not self._stopping.is_set():
             code = self._wait_once(events)
             self._alive_s = time.monotonic()
-            if code in (0, _TIMEOUT):
-                continue
-            self._door.count_error(_WAIT, self._door.name_of(code))
-            self._problem = f"waiting failed: {self._door.name_of(code)}"
-            return code not in _NEVER
+            if code not in (0, _TIMEOUT):
+                self._door.count_error(_WAIT, self._door.name_of(code))
+                self._problem = f"waiting failed: {self._door.name_of(code)}"
+                return code not in _NEVER
+            if missing and self._alive_s >= next_s:
+                next_s = self._alive_s + _REGISTER_AGAIN_S
+                missing = self._register([bus for bus, refusal in missing.items() if not refusal.is_for_good], events)
         return False
 
-    def _register(self, device: Device, events: Any) -> Any:
-        # Not as a question to the device: the door would remember a refusal for this event set, which is another each time.
-        if device.gone is not None or not device.handle:
-            return Absent(device.gone or "no_handle")
-        return self._door.query("nvmlDeviceRegisterEvents", None, device.handle, _XID_EVENT, events)
+    def _register(self, buses: Iterable[str], events: Any) -> dict[str, Absent]:
+        """Registers these GPUs, and returns those that refused. One that was lost may be back, so all are asked.
+
+        Not as a question to the device: the door would remember a refusal for this event set, which is another each time.
+        """
+        refusals = {}
+        for bus in buses:
+            handle = self._devices[bus].handle
+            answer = self._door.query(_REGISTER, None, handle, _XID_EVENT, events) if handle else Absent("no_handle")
+            if isinstance(answer, Absent):
+                refusals[bus] = answer
+        return refusals
 
     def _wait_once(self, events: Any) -> int:
         """One wait, past the door: a wait that ends without an event is no error, and its time is not the agent's.

@@ -44,6 +44,7 @@ class Xids:
         self._facility = facility
         self._engine_of = engine_of
         self._counter = XidCounter()
+        self._names: dict[str, str] = {}
         self._events: XidEvents | None = None
         self._log_read_before = False
         self._log_problem: str | None = None
@@ -77,18 +78,21 @@ class Xids:
         return self._counter.counts(bus)
 
     def collect(self, names: Mapping[str, str]) -> XidCollection:
-        """Takes what came since the last time. `names` is what each GPU is called by its bus id.
+        """Takes what came since the last time. `names` is what each GPU is called by its bus id; what is not in it keeps the name
+        that it had, so that series do not change their labels while NVML is closed.
 
         Reads a file that does not block, some microseconds a record.
         """
+        taken = set(names.values())
+        self._names = {bus: name for bus, name in self._names.items() if name not in taken} | dict(names)
         new: list[XidReport] = []
         self._read_log(new)
         self._take_events(new)
         problems = self.problems
-        points = self._counter.points(names)
+        points = self._counter.points(self._names)
         for source in (xid_events.SOURCE, _KERNEL_LOG):
             points.append(Point("aie_gpu_xid_source_up", Kind.GAUGE, (("source", source),), float(source not in problems)))
-        return XidCollection(points, [self._event(report, names) for report in new[-_MAX_EVENTS_A_COLLECTION:]])
+        return XidCollection(points, [self._event(report) for report in new[-_MAX_EVENTS_A_COLLECTION:]])
 
     def close(self) -> None:
         """Ends the waiter and closes the log."""
@@ -120,8 +124,8 @@ class Xids:
         came = self._events.take() if self._events is not None else []
         new += [report for report in came if self._counter.add(report)]
 
-    def _event(self, report: XidReport, names: Mapping[str, str]) -> Event:
-        gpu = names.get(report.bus, report.bus)
+    def _event(self, report: XidReport) -> Event:
+        gpu = self._names.get(report.bus, report.bus)
         details: dict[str, float | str] = {"gpu": gpu, "xid": float(report.xid), "source": report.source}
         known = BY_NUMBER.get(report.xid)
         if known is not None:
