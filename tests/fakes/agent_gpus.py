@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from aie_telemetry.api import Gpu, GpuProcess
+from aie_telemetry.api import Event, Gpu, GpuProcess
 
 GIB = float(1 << 30)
 MHZ = 1e6
@@ -158,3 +158,16 @@ def troubled(count: int, tick: int = 0, **changes: object) -> tuple[Gpu, ...]:
     }
     rows = (special.get(index) or gpu(index, tick) for index in range(count))
     return tuple(msgspec.structs.replace(row, **changes) for row in rows)
+
+
+def xid_event(time_s: float, index: int = 5, xid: int = 94) -> Event:
+    """As the agent tells of one that just happened."""
+    details: dict[str, float | str] = {
+        "gpu": str(index),
+        "xid": float(xid),
+        "source": "nvml_events",
+        "action": "Restart that application.",
+    }
+    return Event(
+        time_s=time_s, kind="gpu_xid", engine="", summary=f"GPU {index}: XID {xid}: memory error, contained", details=details
+    )

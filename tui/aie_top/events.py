@@ -11,6 +11,7 @@ from aie_top.rows import ProblemRow
 
 SHOWN_S: Final = 600.0
 """So long an event is shown."""
+XID_EVENT: Final = "gpu_xid"
 
 _SEVERITIES: Final[dict[str, Severity]] = {"oom": "warning"}
 
@@ -31,8 +32,12 @@ _TOO_FULL: Final = (
 
 
 def event_rows(snapshot: Snapshot) -> Iterator[ProblemRow]:
-    """One row for each engine and kind of event of the last ten minutes: the newest, and how many there were."""
-    recent = [event for event in snapshot.events if snapshot.time_s - event.time_s <= SHOWN_S]
+    """One row for each engine and kind of event of the last ten minutes: the newest, and how many there were.
+
+    XIDs of GPUs that are shown stand among what is wrong with the GPUs.
+    """
+    shown = {XID_EVENT} if snapshot.gpus else set()
+    recent = [event for event in snapshot.events if snapshot.time_s - event.time_s <= SHOWN_S and event.kind not in shown]
     groups: dict[tuple[str, str], list[Event]] = {}
     for event in recent:
         groups.setdefault((event.engine, event.kind), []).append(event)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from aie_telemetry.api import Gpu, Severity, Snapshot
+from aie_telemetry.api import Event, Gpu, Severity, Snapshot
 from aie_top import format as fmt
+from aie_top.events import SHOWN_S, XID_EVENT
 from aie_top.gpu_state import Condition, conditions
 from aie_top.rows import ProblemRow
 
@@ -16,22 +17,43 @@ _INDEX: Final = re.compile(r"(?i)gpu\D{0,2}(\d{1,3})")
 _MOST_REASONS: Final = 4
 
 
+_Member = tuple[Gpu, Condition]
+
+
 def gpu_problems(snapshot: Snapshot) -> Iterator[ProblemRow]:
-    groups: dict[tuple[Severity, str], list[tuple[Gpu, Condition]]] = {}
+    groups: dict[tuple[Severity, str], list[_Member]] = {}
     told = _told(snapshot)
+    recent = recent_xids(snapshot)
     for gpu in snapshot.gpus:
-        for one in conditions(gpu):
+        for one in conditions(gpu, recent.get(gpu.index)):
             if one.severity is not None and not _is_told(one.cause, gpu, told):
                 groups.setdefault((one.severity, one.words), []).append((gpu, one))
     for (severity, words), members in groups.items():
+        ages = [max(snapshot.time_s - one.time_s, 0.0) for _, one in members if one.time_s is not None]
         yield ProblemRow(
             severity=severity,
             summary=words,
             subject=name_of([gpu for gpu, _ in members]),
             host=snapshot.host.hostname,
+            age_s=min(ages, default=None),
             why=tuple(_why(members)),
             advice=members[0][1].do,
         )
+
+
+def recent_xids(snapshot: Snapshot) -> dict[int, dict[str, Event]]:
+    """By GPU, then by XID, the newest event of the last minutes."""
+    found: dict[int, dict[str, Event]] = {}
+    for event in sorted(snapshot.events, key=lambda event: event.time_s):
+        gpu, xid = _number(event, "gpu"), _number(event, "xid")
+        if event.kind == XID_EVENT and snapshot.time_s - event.time_s <= SHOWN_S and gpu.isdecimal():
+            found.setdefault(int(gpu), {})[xid] = event
+    return found
+
+
+def _number(event: Event, name: str) -> str:
+    value = event.details.get(name, "")
+    return value if isinstance(value, str) else f"{value:.0f}"
 
 
 def name_of(gpus: Sequence[Gpu]) -> str:
@@ -41,7 +63,7 @@ def name_of(gpus: Sequence[Gpu]) -> str:
     return f"{simulated}{word} {fmt.numbers(gpu.index for gpu in gpus)}"
 
 
-def _why(members: Sequence[tuple[Gpu, Condition]]) -> Iterator[str]:
+def _why(members: Sequence[_Member]) -> Iterator[str]:
     told = [(gpu, one) for gpu, one in members if one.detail]
     for gpu, one in told[:_MOST_REASONS]:
         yield f"GPU {gpu.index}: {one.detail}" if len(members) > 1 else one.detail

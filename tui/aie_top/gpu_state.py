@@ -6,10 +6,10 @@ its power limit is a GPU at work, and a link that is slow while idle is the agen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from aie_telemetry.api import Gpu, GpuProcess, Severity
+from aie_telemetry.api import Event, Gpu, GpuProcess, Severity
 from aie_top import format as fmt
 from aie_top import gpu_words
 
@@ -19,7 +19,7 @@ _RANK: Final[dict[Severity | None, int]] = {"critical": 0, "warning": 1, "info":
 class Condition(NamedTuple):
     """`severity` None: worth a word, not wrong. `detail` is what only this GPU has of it: numbers, names.
 
-    `cause` is what a finding of the agent for the same thing begins with.
+    `cause` is what a finding of the agent for the same thing begins with; `time_s` is when it happened, where that is known.
     """
 
     severity: Severity | None
@@ -28,17 +28,22 @@ class Condition(NamedTuple):
     words: str
     detail: str = ""
     do: str = ""
+    time_s: float | None = None
 
 
-def conditions(gpu: Gpu) -> list[Condition]:
-    """Worst first; among equals in the order of the rules."""
-    found = [one for rule in _RULES for one in rule(gpu)]
+def conditions(gpu: Gpu, recent_xids: Mapping[str, Event] | None = None) -> list[Condition]:
+    """Worst first; among equals in the order of the rules.
+
+    `recent_xids` are what the agent told of lately, by number. Counts of XIDs never fall, and an error of last week is no alarm:
+    what is not among them is a note.
+    """
+    xids = list(_xids(gpu, recent_xids or {}))
+    found = [*(xids if gpu.up else _not_up(gpu, xids)), *(one for rule in _RULES for one in rule(gpu))]
     return sorted(found, key=lambda one: _RANK[one.severity])
 
 
-def badness(gpu: Gpu) -> tuple[int, int]:
-    """Sorts the worst GPUs first: by their worst condition, then by how many they have."""
-    found = conditions(gpu)
+def badness(found: Sequence[Condition]) -> tuple[int, int]:
+    """Sorts the worst GPUs first, by their conditions: the worst one, then how many there are."""
     return (_RANK[found[0].severity], -len(found)) if found else (_RANK[None] + 1, 0)
 
 
@@ -56,12 +61,11 @@ def link_is_narrow(gpu: Gpu) -> bool:
     return gpu.up and not gpu.unified_memory and width is not None and most is not None and 0 < width < most
 
 
-def _not_up(gpu: Gpu) -> Iterator[Condition]:
+def _not_up(gpu: Gpu, xids: Sequence[Condition]) -> Iterator[Condition]:
     """Its XIDs are why, not one more thing that is wrong."""
-    if not gpu.up:
-        word = gpu_words.not_up(gpu.reason)
-        why = "; ".join(f"{one.words}, {one.detail}" for one in _each_xid(gpu))
-        yield Condition("critical", "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do)
+    word = gpu_words.not_up(gpu.reason)
+    why = "; ".join(f"{one.words}, {one.detail}" for one in xids)
+    yield Condition("critical", "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do)
 
 
 def _clocks(gpu: Gpu) -> Iterator[Condition]:
@@ -85,14 +89,20 @@ def _link(gpu: Gpu) -> Iterator[Condition]:
         yield Condition("warning", "gpu_link", short, f"PCIe link has {gpu.pcie_width} of {gpu.pcie_width_max} lanes", "", do)
 
 
-def _xids(gpu: Gpu) -> Iterator[Condition]:
-    return _each_xid(gpu) if gpu.up else iter(())
-
-
-def _each_xid(gpu: Gpu) -> Iterator[Condition]:
+def _xids(gpu: Gpu, recent: Mapping[str, Event]) -> Iterator[Condition]:
+    """The agent's own word on what to do knows more than the table here."""
     for number, times in sorted(gpu.xids.items()):
-        word = gpu_words.xid(number)
-        yield Condition(word.severity, "gpu_xid", word.short, f"{word.short}: {word.words}", f"seen {times_seen(times)}", word.do)
+        word, event = gpu_words.xid(number), recent.get(number)
+        action = event.details.get("action") if event is not None else None
+        yield Condition(
+            word.severity if event is not None else "info",
+            "gpu_xid",
+            word.short,
+            f"{word.short}: {word.words}",
+            f"seen {times_seen(times)}",
+            action if isinstance(action, str) else word.do,
+            event.time_s if event is not None else None,
+        )
 
 
 def _memory(gpu: Gpu) -> Iterator[Condition]:
@@ -115,7 +125,7 @@ def _orphans(gpu: Gpu) -> Iterator[Condition]:
         yield Condition("warning", "gpu_orphan", "orphan", "orphan processes hold memory", f"{size} by {who}", do)
 
 
-_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_not_up, _xids, _clocks, _link, _memory, _orphans)
+_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_clocks, _link, _memory, _orphans)
 
 
 def _clock(gpu: Gpu) -> str:

@@ -72,6 +72,10 @@ _REBOOT: Final = "Drain the host and reboot it; if it comes again, reseat or rep
 XIDS: Final[dict[str, Words]] = {
     "13": Words("info", "XID 13", "a kernel failed: mostly the program's own fault", _APP),
     "31": Words("info", "XID 31", "a memory fault of a kernel: mostly the program's own fault", _APP),
+    "32": Words(
+        "warning", "XID 32", "commands were corrupted on their way over PCIe", "Look at PCIe replays and the board's seating."
+    ),
+    "38": Words("warning", "XID 38", "the driver's firmware timed out", "Update the driver if it comes again."),
     "43": Words("info", "XID 43", "a program's work on the GPU was stopped after a fault of its own", _APP),
     "45": Words("info", "XID 45", "a program was ended, with work still on the GPU", _APP),
     "48": Words("critical", "XID 48", "an ECC error that could not be corrected", _RESET),
@@ -88,8 +92,13 @@ XIDS: Final[dict[str, Words]] = {
         "warning", "XID 94", "an ECC error that hit one program only", "Restart that program; reset the GPU when it is quiet."
     ),
     "95": Words("critical", "XID 95", "an ECC error that may have hit every program on the GPU", _RESET),
+    "109": Words("critical", "XID 109", "switching between programs timed out", _RESET),
     "119": Words("critical", "XID 119", "the GPU's system processor (GSP) does not answer", _RESET),
     "120": Words("critical", "XID 120", "the GPU's system processor (GSP) failed", _RESET),
+    "137": Words("info", "XID 137", "a program used another GPU's memory wrongly, over NVLink", _APP),
+    "140": Words("critical", "XID 140", "a memory error that could not be corrected", _RESET),
+    "143": Words("critical", "XID 143", "the GPU could not be initialised", _RESET),
+    "154": Words("warning", "XID 154", "the driver says what brings the GPU back", "Do what its line in the kernel's log says."),
 }
 
 

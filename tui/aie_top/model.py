@@ -8,7 +8,9 @@ from typing import Final
 
 from aie_telemetry.api import Snapshot
 from aie_top.columns import engines as engine_columns
+from aie_top.gpu_problems import recent_xids
 from aie_top.gpu_processes import process_rows
+from aie_top.gpu_state import conditions
 from aie_top.problems import hung_engines, problems_of
 from aie_top.rows import AgentState, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, View
 
@@ -20,12 +22,7 @@ def build_frame(states: Sequence[AgentState], now_s: float, zone: datetime.tzinf
     """`now_s` is on the clock of `received_s`; `zone` None is the reader's own."""
     snapshots = [state.snapshot for state in states if state.snapshot is not None]
     stale = {state.label: _stale_s(state, now_s) for state in states}
-    gpus = tuple(
-        GpuRow(agent=state.label, host=state.snapshot.host.hostname, gpu=gpu, stale_s=stale[state.label])
-        for state in states
-        if state.snapshot is not None
-        for gpu in state.snapshot.gpus
-    )
+    gpus = tuple(row for state in states for row in _gpu_rows(state, stale[state.label]))
     return Frame(
         clock=_clock(snapshots, zone),
         window_s=max((snapshot.window_s for snapshot in snapshots), default=None),
@@ -115,6 +112,23 @@ def _contains(fields: Sequence[str | None], wanted: str) -> bool:
     words = wanted.casefold().split()
     text = " ".join(field for field in fields if field).casefold()
     return all(word in text for word in words)
+
+
+def _gpu_rows(state: AgentState, stale_s: float | None) -> list[GpuRow]:
+    snapshot = state.snapshot
+    if snapshot is None or not snapshot.gpus:
+        return []
+    recent = recent_xids(snapshot)
+    return [
+        GpuRow(
+            agent=state.label,
+            host=snapshot.host.hostname,
+            gpu=gpu,
+            found=tuple(conditions(gpu, recent.get(gpu.index))),
+            stale_s=stale_s,
+        )
+        for gpu in snapshot.gpus
+    ]
 
 
 def _host_row(state: AgentState, stale_s: float | None) -> HostRow:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from aie_telemetry.api import Agent, Engine, Gpu, GpuProcess, Host, Memory, Severity, Snapshot, Source
+from aie_top.gpu_state import Condition
 
 Phase = Literal["connecting", "live", "away"]
 
@@ -62,9 +63,12 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`found` is what is worth a word about it, worst first."""
+
     agent: str
     host: str
     gpu: Gpu
+    found: tuple[Condition, ...] = ()
     stale_s: float | None = None
 
     @property

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aie_agent.sources.nvml.xid_catalogue import COMMON
 from aie_telemetry.api import Finding, Gpu, GpuProcess, Snapshot
 from aie_telemetry.catalogue.gpu import GPU_METRICS
 from aie_top import format as fmt
@@ -32,7 +33,7 @@ LABEL = "http://127.0.0.1:9465"
 
 
 def snapshot_of(*rows: Gpu, **changes: object) -> Snapshot:
-    return fake.snapshot(gpus=rows, **changes)
+    return fake.snapshot(**({"gpus": rows, "events": (gpus.xid_event(fake.TIME_S - 20),)} | changes))
 
 
 def frame_of(*rows: Gpu) -> Frame:
@@ -130,6 +131,24 @@ def test_every_reason_of_the_catalogue_has_words() -> None:
         assert name in told["aie_gpu_up"]
 
 
+def test_the_xids_that_the_agent_exports_from_the_start_have_words() -> None:
+    assert {str(number) for number in COMMON} <= set(gpu_words.XIDS)
+
+
+def test_an_xid_is_as_bad_as_it_is_new() -> None:
+    """The count alone is kept for as long as the agent runs: it makes a note, and no alarm for ever."""
+    one = gpus.gpu(2, xids={"94": 3.0})
+    event = gpus.xid_event(fake.TIME_S - 20, 2)
+    state = AgentState(label=LABEL, phase="live", snapshot=snapshot_of(one, events=(event,)), received_s=0.0)
+    (new,) = build_frame([state], 0.0, datetime.UTC).problems
+    assert (new.severity, new.age_s, new.advice, new.subject) == ("warning", 20.0, "Restart that application.", "GPU 2")
+    old = msgspec.structs.replace(event, time_s=fake.TIME_S - 3_600)
+    other = msgspec.structs.replace(event, details={"gpu": "3", "xid": 94.0})
+    for events in ((), (old,), (other,)):
+        (note,) = gpu_problems(snapshot_of(one, events=events))
+        assert (note.severity, note.age_s, note.why) == ("info", None, ("seen 3 times",))
+
+
 def test_a_reason_or_xid_of_tomorrow_is_told_as_it_is() -> None:
     told = [one.short for one in conditions(gpus.gpu(clock_events=("solar_flare",), xids={"999": 2.0}))]
     assert told == ["XID 999", "solar flare"]
@@ -156,7 +175,9 @@ def test_real_gpus_are_not_said_to_be_simulated() -> None:
 
 
 def test_without_gpus_there_is_no_word_of_them() -> None:
-    assert "GPU" not in render(report_lines(frame_of(), View(), 200), colour=False)
+    state = AgentState(label=LABEL, phase="live", snapshot=fake.healthy(), received_s=0.0)
+    frame = build_frame([state], 0.0, datetime.UTC)
+    assert "GPU" not in render(report_lines(frame, View(), 200), colour=False)
 
 
 def test_unknown_values_are_dashes_and_never_nought() -> None:

@@ -38,7 +38,8 @@ GPU_PAGES = {"hot": ["tab", "tab", "tab", "tab", "tab", "j", "enter"], "lost": [
 
 
 def with_gpus(name: str) -> AgentState:
-    seen = msgspec.structs.replace(fake.healthy(5), gpus=GPUS[name])
+    told = (agent_gpus.xid_event(fake.TIME_S - 20),)
+    seen = msgspec.structs.replace(fake.healthy(5), gpus=GPUS[name], events=told)
     return AgentState(label=LABEL, phase="live", snapshot=seen, received_s=12.0)
 
 

@@ -10,7 +10,7 @@ from aie_telemetry.api import Gpu
 from aie_top import charts
 from aie_top import format as fmt
 from aie_top.columns.cells import GPU_FULL, Levels, bar_column, history_spans, host_column, number_spans
-from aie_top.gpu_state import Condition, conditions
+from aie_top.gpu_state import Condition
 from aie_top.rows import GpuRow
 from aie_top.table import Column
 from aie_top.text import Span, Tone, cell_width, fit
@@ -149,12 +149,11 @@ def _name(row: GpuRow, width: int) -> tuple[Span, ...]:
 
 
 def _state(row: GpuRow, width: int) -> tuple[Span, ...]:
-    return (Span(fit("stale", width), "warn"),) if row.stale_s is not None else state_spans(conditions(row.gpu), width)
+    return (Span(fit("stale", width), "warn"),) if row.stale_s is not None else state_spans(row.found, width)
 
 
 def _why(row: GpuRow, width: int) -> tuple[Span, ...]:
-    found = conditions(row.gpu)
-    return (Span(fit(found[0].words if found and row.stale_s is None else "", width), "dim"),)
+    return (Span(fit(row.found[0].words if row.found and row.stale_s is None else "", width), "dim"),)
 
 
 def _engines(row: GpuRow, width: int) -> tuple[Span, ...]:

@@ -12,7 +12,7 @@ from aie_top import format as fmt
 from aie_top.columns.cells import GPU_FULL, tone_for
 from aie_top.columns.gpus import link_text, memory_ratio
 from aie_top.gpu_processes import process_rows
-from aie_top.gpu_state import conditions, times_seen
+from aie_top.gpu_state import times_seen
 from aie_top.rows import Frame, GpuRow
 from aie_top.text import Line, Span, Tone, crop, fit, line, wrap
 from aie_top.views.facts import LABEL_WIDTH, facts, sentences, title, with_unit
@@ -33,7 +33,7 @@ def gpu_page(frame: Frame, key: tuple[str, str], width: int) -> list[Line]:
     lines = [
         title(f"GPU {gpu.index}: {gpu.name}{', simulated' if gpu.simulated else ''}"),
         *facts(_about(row), width),
-        *_wrong(gpu, width),
+        *_wrong(row, width),
         *(_measured(gpu, width) if gpu.up else ()),  # of one that does not answer nothing is known
         title("ERRORS"),
         *facts(_errors(gpu), width),
@@ -87,8 +87,8 @@ def _about(row: GpuRow) -> Iterable[tuple[str, str | None]]:
     yield "memory is", "the host's (unified): used and total are of the host" if gpu.unified_memory else None
 
 
-def _wrong(gpu: Gpu, width: int) -> list[Line]:
-    found = [one for one in conditions(gpu) if one.severity is not None]
+def _wrong(row: GpuRow, width: int) -> list[Line]:
+    found = [one for one in row.found if one.severity is not None]
     if not found:
         return []
     lines = [title("WHAT IS WRONG WITH IT")]

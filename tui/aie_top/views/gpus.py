@@ -9,7 +9,7 @@ from aie_top import format as fmt
 from aie_top import gpu_words
 from aie_top.columns.gpu_processes import GPU_PROCESS_COLUMNS
 from aie_top.columns.gpus import gpu_columns, short_name
-from aie_top.gpu_state import badness, conditions, is_wrong
+from aie_top.gpu_state import badness, is_wrong
 from aie_top.rows import Frame, GpuProcessRow, GpuRow, View
 from aie_top.table import body, choose, header
 from aie_top.text import Line, Span, crop, line
@@ -51,7 +51,7 @@ def gpu_rows_by_line(frame: Frame, place: Place) -> list[int | None]:
     room = place.height - 1
     if room >= count and (count < _SUMMED_FROM or room == count):
         return [None, *range(count)]
-    worst = sorted(range(count), key=lambda at: (at != place.cursor, badness(frame.gpus[at].gpu), at))
+    worst = sorted(range(count), key=lambda at: (at != place.cursor, badness(frame.gpus[at].found), at))
     chosen = sorted(worst[: max(room - 1, 0)])
     if not chosen and place.cursor is not None and room > 0:
         return [None, place.cursor]
@@ -92,7 +92,7 @@ def _summary(rows: Sequence[GpuRow]) -> Line:
     simulated = sum(gpu.simulated for gpu in gpus)
     what = f"all {len(gpus)}{' (simulated)' if simulated == len(gpus) else ''}"
     lost = sum(not gpu.up for gpu in gpus)
-    troubled = sum(any(map(is_wrong, conditions(gpu))) for gpu in gpus if gpu.up)
+    troubled = sum(any(map(is_wrong, row.found)) for row in rows if row.gpu.up)
     up = [gpu for gpu in gpus if gpu.up]
     busy = [gpu.utilization_ratio for gpu in up if gpu.utilization_ratio is not None]
     heat = [gpu.temperature_celsius for gpu in up if gpu.temperature_celsius is not None]
