@@ -94,9 +94,11 @@ static struct aie_state *attach_from_environment(void)
     return state;
 }
 
-/* Copies part of the configuration as it stood at one moment. A writer that died half way does not hold readers up for ever. */
+/* Copies part of the configuration as it stood at one moment. A writer that died half way holds nobody up for ever: after a second its
+ * change is taken as it is, and so is every later copy until somebody writes again. */
 void door_copy_config(size_t offset, void *to, size_t size)
 {
+    static _Atomic uint64_t abandoned;
     struct aie_state *state = door_state();
     const char *from = (const char *)&state->config + offset;
     uint64_t give_up_ns = 0;
@@ -104,12 +106,13 @@ void door_copy_config(size_t offset, void *to, size_t size)
         uint64_t before = __atomic_load_n(&state->sequence, __ATOMIC_ACQUIRE);
         memcpy(to, from, size);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        if ((before & 1) == 0 && __atomic_load_n(&state->sequence, __ATOMIC_RELAXED) == before)
+        int whole = (before & 1) == 0 && __atomic_load_n(&state->sequence, __ATOMIC_RELAXED) == before;
+        if (whole || ((before & 1) && before == atomic_load(&abandoned)))
             return;
         if (give_up_ns == 0)
             give_up_ns = door_monotonic_ns() + WRITER_DIED_NS;
-        else if (door_monotonic_ns() > give_up_ns)
-            return;
+        else if ((before & 1) && door_monotonic_ns() > give_up_ns)
+            atomic_store(&abandoned, before);
         sched_yield();
     }
 }

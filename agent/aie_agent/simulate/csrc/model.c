@@ -178,7 +178,11 @@ static void fill_memory(struct view *view, uint64_t *r)
     const struct aie_gpu *gpu = &view->gpu;
     uint64_t held = gpu->memory_reserved_bytes + gpu->memory_baseline_bytes;
     uint64_t room = gpu->memory_total_bytes > held ? gpu->memory_total_bytes - held : 0;
-    uint64_t free_bytes = settle_processes(view, room);
+    /* Where the GPU has no memory of its own, processes have the host's, and the GPU sets no bound. */
+    int bounded = (gpu->flags & AIE_HAS_MEMORY) != 0;
+    uint64_t free_bytes = settle_processes(view, bounded ? room : UINT64_MAX);
+    if (!bounded)
+        free_bytes = room;
     r[R_memory_total_bytes] = gpu->memory_total_bytes;
     r[R_memory_reserved_bytes] = gpu->memory_reserved_bytes;
     r[R_memory_free_bytes] = free_bytes;

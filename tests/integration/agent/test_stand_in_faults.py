@@ -1,0 +1,367 @@
+"""What goes wrong with GPUs and drivers, on the stand-in: lost, hung, removed, old, mismatched, and full of garbage."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml as nvml
+import pytest
+
+from aie_agent import simulate
+from aie_agent.simulate.layout import FUNCTIONS, State
+from tests.fakes.stand_in import simulated
+
+GIB = 1 << 30
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path: Path) -> Iterator[simulate.Controller]:
+    """Four H100s."""
+    with simulated(tmp_path / "state") as controller:
+        yield controller
+
+
+def _gpus() -> list[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def test_a_lost_gpu_says_so_and_the_others_go_on(host: simulate.Controller) -> None:
+    gpus = _gpus()
+    host.lose(1)
+    for call in (nvml.nvmlDeviceGetPowerUsage, nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetMemoryInfo):
+        with pytest.raises(nvml.NVMLError_GpuIsLost):
+            call(gpus[1])
+        assert all(call(gpu) is not None for gpu in (gpus[0], gpus[2]))
+    with pytest.raises(nvml.NVMLError_GpuIsLost):
+        nvml.nvmlDeviceGetHandleByIndex(1)
+    assert nvml.nvmlDeviceGetCount() == 4
+    host.lose(1, lost=False)
+    assert nvml.nvmlDeviceGetPowerUsage(gpus[1]) > 0
+
+
+def test_the_count_changes_at_the_next_session_only(host: simulate.Controller) -> None:
+    uuids = [nvml.nvmlDeviceGetUUID(gpu) for gpu in _gpus()]
+    host.remove(1)
+    assert nvml.nvmlDeviceGetCount() == 4
+    nvml.nvmlShutdown()
+    nvml.nvmlInit()
+    assert [nvml.nvmlDeviceGetUUID(gpu) for gpu in _gpus()] == [uuids[0], uuids[2], uuids[3]]
+    assert [nvml.nvmlDeviceGetIndex(gpu) for gpu in _gpus()] == [0, 1, 2]
+    with pytest.raises(nvml.NVMLError_InvalidArgument):
+        nvml.nvmlDeviceGetHandleByIndex(3)
+    host.remove(1, removed=False)
+    nvml.nvmlShutdown()
+    nvml.nvmlInit()
+    assert [nvml.nvmlDeviceGetUUID(gpu) for gpu in _gpus()] == uuids
+
+
+def test_sessions_are_counted_and_nothing_works_outside_one(host: simulate.Controller) -> None:
+    gpu = _gpus()[0]
+    nvml.nvmlInit()
+    nvml.nvmlShutdown()
+    assert nvml.nvmlDeviceGetPowerUsage(gpu) > 0
+    nvml.nvmlShutdown()
+    for call in (lambda: nvml.nvmlDeviceGetPowerUsage(gpu), nvml.nvmlDeviceGetCount, nvml.nvmlShutdown):
+        with pytest.raises(nvml.NVMLError_Uninitialized):
+            call()
+    assert host.calls("nvmlInitWithFlags") == 2
+
+
+@pytest.mark.parametrize(
+    "error", [nvml.NVML_ERROR_DRIVER_NOT_LOADED, nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, nvml.NVML_ERROR_NO_PERMISSION]
+)
+def test_no_session_for_a_reason(host: simulate.Controller, error: int) -> None:
+    nvml.nvmlShutdown()
+    host.fail_init(error)
+    with pytest.raises(nvml.NVMLError) as raised:
+        nvml.nvmlInit()
+    assert raised.value.value == error
+    host.fail_init(0)
+    nvml.nvmlInit()
+    assert nvml.nvmlDeviceGetCount() == 4
+
+
+def test_a_call_that_hangs_holds_up_nobody_else_and_can_be_called_off(host: simulate.Controller) -> None:
+    gpus = _gpus()
+    host.delay("nvmlDeviceGetPowerUsage", 3600, gpu=1)
+    returned = threading.Event()
+
+    def hang() -> None:
+        nvml.nvmlDeviceGetPowerUsage(gpus[1])
+        returned.set()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    while host.calls("nvmlDeviceGetPowerUsage") == 0:
+        time.sleep(0.001)
+    assert nvml.nvmlDeviceGetPowerUsage(gpus[0]) > 0
+    assert nvml.nvmlDeviceGetTemperature(gpus[1], 0) > 0
+    assert not returned.is_set()
+    host.delay("nvmlDeviceGetPowerUsage", 0)
+    thread.join(10)
+    assert returned.is_set()
+
+
+def test_pcie_throughput_takes_its_20_ms_a_direction(host: simulate.Controller) -> None:
+    gpu = _gpus()[0]
+    began = time.monotonic()
+    for direction in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES):
+        nvml.nvmlDeviceGetPcieThroughput(gpu, direction)
+    assert time.monotonic() - began >= 0.04
+    assert host.calls("nvmlDeviceGetPcieThroughput") == 2
+
+
+def test_xids_reach_who_asked_for_them(host: simulate.Controller) -> None:
+    gpus = _gpus()
+    host.push_xid(0, 13)
+    events = nvml.nvmlEventSetCreate()
+    for gpu in gpus[:2]:
+        nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, events)
+    for gpu, xid in ((1, 79), (0, 48), (0, 48), (2, 31)):
+        host.push_xid(gpu, xid)
+    host.push_event(0, nvml.nvmlEventTypeDoubleBitEccError)
+    seen = []
+    for _ in range(3):
+        data = nvml.nvmlEventSetWait_v2(events, 0)
+        seen.append((nvml.nvmlDeviceGetIndex(data.device), data.eventType, data.eventData))
+    assert seen == [(1, 8, 79), (0, 8, 48), (0, 8, 48)]
+    # Before the set was made, of another GPU, of another type: none of it was asked for.
+    with pytest.raises(nvml.NVMLError_Timeout):
+        nvml.nvmlEventSetWait_v2(events, 1)
+    host.lose(1)
+    with pytest.raises(nvml.NVMLError_GpuIsLost):
+        nvml.nvmlEventSetWait_v2(events, 1000)
+    nvml.nvmlEventSetFree(events)
+
+
+def test_a_waiter_is_woken_by_an_event(host: simulate.Controller) -> None:
+    events = nvml.nvmlEventSetCreate()
+    nvml.nvmlDeviceRegisterEvents(_gpus()[0], nvml.nvmlEventTypeXidCriticalError, events)
+    got: list[int] = []
+    thread = threading.Thread(target=lambda: got.append(nvml.nvmlEventSetWait_v2(events, 60_000).eventData))
+    thread.start()
+    while host.calls("nvmlEventSetWait_v2") == 0:
+        time.sleep(0.001)
+    host.push_xid(0, 94)
+    thread.join(30)
+    nvml.nvmlEventSetFree(events)
+    assert got == [94]
+
+
+def test_garbage_and_sentinels_come_through_as_they_are(host: simulate.Controller) -> None:
+    gpu = _gpus()[0]
+    host.fix(0, "gpu_percent", 37_100)
+    host.fix(0, "memory_used_bytes", simulate.NOT_AVAILABLE)
+    host.fix(0, "power_mw", 0xFFFFFFFF)
+    host.set_processes(0, [simulate.Process(1, simulate.NOT_AVAILABLE, sm_percent=37_100, sample_age_us=3_600_000_000)])
+    assert nvml.nvmlDeviceGetUtilizationRates(gpu).gpu == 37_100
+    assert nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).used == 2**64 - 1
+    assert nvml.nvmlDeviceGetPowerUsage(gpu) == 2**32 - 1
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(gpu)[0].usedGpuMemory is None
+    sample = nvml.nvmlDeviceGetProcessUtilization(gpu, 0)[0]
+    assert sample.smUtil == 37_100
+    assert sample.timeStamp < time.time_ns() // 1000 - 3_000_000_000
+    host.unfix(0, "gpu_percent")
+    assert nvml.nvmlDeviceGetUtilizationRates(gpu).gpu == 0
+
+
+def test_a_field_fails_alone(host: simulate.Controller) -> None:
+    gpu = _gpus()[2]
+    host.fail_field(82, nvml.NVML_ERROR_UNKNOWN, gpu=2)
+    values = nvml.nvmlDeviceGetFieldValues(gpu, [82, 83, 99_999])
+    assert [value.nvmlReturn for value in values] == [nvml.NVML_ERROR_UNKNOWN, nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_SUPPORTED]
+    assert nvml.nvmlDeviceGetFieldValues(_gpus()[0], [82])[0].nvmlReturn == nvml.NVML_SUCCESS
+
+
+def test_an_unknown_version_of_a_struct_is_refused(host: simulate.Controller) -> None:
+    gpu = _gpus()[0]
+    with pytest.raises(nvml.NVMLError_ArgumentVersionMismatch):
+        nvml.nvmlDeviceGetMemoryInfo(gpu, 2)
+    for name, struct in (
+        ("nvmlDeviceGetTemperatureV", nvml.c_nvmlTemperature_v1_t),
+        ("nvmlDeviceGetMarginTemperature", nvml.c_nvmlMarginTemperature_v1_t),
+        ("nvmlDeviceGetProcessesUtilizationInfo", nvml.c_nvmlProcessesUtilizationInfo_v1_t),
+        ("nvmlDeviceGetRunningProcessDetailList", nvml.c_nvmlProcessDetailList_v1_t),
+        ("nvmlGpmQueryDeviceSupport", nvml.c_nvmlGpmSupport_t),
+    ):
+        request = struct()
+        request.version = 0x0900_0001
+        result = nvml._nvmlGetFunctionPointer(name)(gpu, ctypes.byref(request))
+        assert result == nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, name
+    assert host.calls("nvmlGpmQueryDeviceSupport") == 1
+
+
+def test_instances(host: simulate.Controller) -> None:
+    host.set_mig(0, [simulate.MigInstance("3g.40gb", 1, 40 * GIB, 60, 3, 3), simulate.MigInstance("1g.10gb", 7, 10 * GIB, 16)])
+    host.set_processes(0, [simulate.Process(1, 5 * GIB, gpu_instance=1, compute_instance=0)])
+    gpu = _gpus()[0]
+    first, second = (nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number) for number in range(2))
+    with pytest.raises(nvml.NVMLError_NotFound):
+        nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 2)
+    assert nvml.nvmlDeviceGetName(first) == "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+    assert nvml.nvmlDeviceGetUUID(first) != nvml.nvmlDeviceGetUUID(second)
+    memory = nvml.nvmlDeviceGetMemoryInfo(first, nvml.nvmlMemory_v2)
+    assert (memory.total, memory.used, memory.free) == (40 * GIB, 5 * GIB, 35 * GIB)
+    assert [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(first)] == [1]
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(second) == []
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(gpu)[0].gpuInstanceId == 1
+    # What the classic calls cannot say of a GPU in parts, they do not say.
+    for handle in (gpu, first):
+        with pytest.raises(nvml.NVMLError_NotSupported):
+            nvml.nvmlDeviceGetUtilizationRates(handle)
+    with pytest.raises(nvml.NVMLError_NotSupported):
+        nvml.nvmlDeviceGetPowerUsage(first)
+    host.set_mig(0, [])
+    with pytest.raises(nvml.NVMLError_InvalidArgument):
+        nvml.nvmlDeviceGetName(first)
+
+
+def test_no_reader_sees_half_a_change(host: simulate.Controller) -> None:
+    gpu = _gpus()[0]
+    torn: list[tuple[int, int, int]] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            values = nvml.nvmlDeviceGetPciInfo(gpu), nvml.nvmlDeviceGetPciInfo(gpu)
+            torn.extend(
+                (pci.domain, pci.bus, pci.pciDeviceId) for pci in values if len({pci.domain, pci.bus, pci.pciDeviceId}) != 1
+            )
+
+    host.set(0, pci_domain=1, pci_bus=1, pci_device_id=1)
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(2, 200):
+        host.set(0, pci_domain=number, pci_bus=number, pci_device_id=number)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert torn == []
+
+
+def test_controllers_of_two_processes_do_not_undo_each_other(host: simulate.Controller) -> None:
+    code = (
+        "import sys; from pathlib import Path; from aie_agent import simulate\n"
+        "with simulate.Controller(Path(sys.argv[1])) as other:\n"
+        "    for number in range(200): other.set(1, pcie_replays=number)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(host.path)])
+    number = 0
+    while other.poll() is None:
+        number += 1
+        host.set(0, pcie_replays=number)
+    assert other.returncode == 0
+    assert [nvml.nvmlDeviceGetPcieReplayCounter(gpu) for gpu in _gpus()[:2]] == [number, 199]
+
+
+def test_a_writer_that_died_half_way_holds_nobody_up_for_ever(host: simulate.Controller) -> None:
+    gpu = _gpus()[0]
+    with host.path.open("r+b") as file:
+        file.seek(State.sequence.offset)
+        sequence = int.from_bytes(file.read(8), "little")
+        file.seek(State.sequence.offset)
+        file.write((sequence + 1).to_bytes(8, "little"))
+    assert nvml.nvmlDeviceGetIndex(gpu) == 0
+    host.set(0, pcie_replays=5)
+    assert nvml.nvmlDeviceGetPcieReplayCounter(gpu) == 5
+
+
+def test_nonsense_is_no_state_file(tmp_path: Path) -> None:
+    for content in (b"", b"short", bytes(ctypes.sizeof(State))):
+        path = tmp_path / "nonsense"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="no state file of simulated GPUs"):
+            simulate.Controller(path)
+    for gpus, profile in ((0, "H100"), (17, "H100"), (1, "H9000")):
+        with pytest.raises(ValueError, match="simulated GPU"):
+            simulate.Controller.create(tmp_path / "new", gpus, profile)
+
+
+def _in_child(state_file: Path, driver: int, code: str) -> Any:
+    environment = {**os.environ, **simulate.environment(state_file, driver)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+OLD_DRIVER = """
+import ctypes, json, pynvml as nvml
+nvml.nvmlInit()
+gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+result = {}
+for name in ("nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetTemperature",
+             "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+    try:
+        value = getattr(nvml, name)(*((gpu, 0) if name.endswith("Temperature") else (gpu,)))
+        result[name] = [process.pid for process in value] if isinstance(value, list) else value
+    except nvml.NVMLError as error:
+        result[name] = -error.value
+print(json.dumps(result))
+"""
+
+
+@pytest.mark.parametrize("driver", [418, 470, 580])
+def test_an_old_driver_lacks_what_it_lacked(tmp_path: Path, driver: int) -> None:
+    with simulate.Controller.create(tmp_path / "state", 1, "A100") as host:
+        host.freeze()
+        host.set_processes(0, [simulate.Process(77, GIB)])
+        said = _in_child(host.path, driver, OLD_DRIVER)
+    missing = -nvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    assert said == {
+        "nvmlDeviceGetComputeRunningProcesses_v2": [77] if driver >= 450 else missing,
+        "nvmlDeviceGetComputeRunningProcesses_v3": [77] if driver >= 510 else missing,
+        "nvmlDeviceGetTemperature": 37,
+        "nvmlDeviceGetCurrentClocksEventReasons": 1 if driver >= 535 else missing,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 1,
+    }
+
+
+def test_the_first_535_drivers_scramble_who_does_not_know_them(tmp_path: Path) -> None:
+    code = (
+        "import json, pynvml as nvml; nvml.nvmlInit(); gpu = nvml.nvmlDeviceGetHandleByIndex(0)\n"
+        "print(json.dumps([process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu)]))"
+    )
+    with simulate.Controller.create(tmp_path / "state", 1) as host:
+        host.set_processes(0, [simulate.Process(pid, GIB) for pid in (71, 72, 73)])
+        assert _in_child(host.path, 535, code) == [71, 72, 73]
+        with host.edit() as config:
+            config.process_info_bytes = 32
+        assert _in_child(host.path, 535, code) != [71, 72, 73]
+
+
+def test_without_a_state_file_there_is_no_driver(tmp_path: Path) -> None:
+    code = "import json, pynvml as nvml\ntry: nvml.nvmlInit()\nexcept nvml.NVMLError as error: print(json.dumps(error.value))"
+    assert _in_child(tmp_path / "absent", 580, code) == nvml.NVML_ERROR_DRIVER_NOT_LOADED
+
+
+def test_it_says_that_it_is_simulated(host: simulate.Controller) -> None:
+    assert simulate.is_simulated()
+    assert nvml.nvmlDeviceGetSerial(_gpus()[0]).startswith("SIMULATED")
+    assert len({nvml.nvmlDeviceGetUUID(gpu) for gpu in _gpus()}) == 4
+    assert len({nvml.nvmlDeviceGetName(gpu) for gpu in _gpus()}) == 1
+
+
+def test_it_builds_and_runs_under_the_address_sanitizer(tmp_path: Path) -> None:
+    compiler = simulate.build.compiler()
+    runtime = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    if not os.path.isabs(runtime):
+        pytest.skip("the compiler has no AddressSanitizer")
+    library = tmp_path / simulate.build.SONAME
+    simulate.build.compile_library(library, extra=("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"))
+    test = "tests/integration/agent/test_stand_in_calls.py"
+    code = f"import sys, pytest; from aie_agent.simulate import build; build.library = lambda *_: build.Path({str(library)!r})\n"
+    code += "import aie_agent.simulate; aie_agent.simulate.library = build.library\n"
+    code += f"sys.exit(pytest.main([{test!r}, '-q', '-x', '-p', 'no:cacheprovider']))"
+    environment = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert len(FUNCTIONS) > 130
