@@ -11,7 +11,10 @@
 or, where one function serves a request from start to end, `with hooks.enter() as request:`, which ends it by how it is left.
 
 Counters and the numbers of requests running and waiting are exact. Latencies are those of a sample of the requests: chosen at
-arrival, so that all values of one belong together. Leave out what your engine does not have: `tokenized` and `queued`, above all.
+arrival, so that all values of one belong together. What each of them means is written in the catalogue, once for pages and hooks.
+Leave out what your engine does not have: `tokenized` and `queued`, above all.
+
+Each call takes the moment of what it tells as `at_s`, in seconds of `clock`, from engines that know it better than "now".
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from types import TracebackType
 from typing import Final, ParamSpec
 
 from aie_hooks.emitter import Emitter
+from aie_hooks.span_thread import SpanThread
 from aie_hooks.tracing import NO_TRACER, Stages, Trace, Tracer
 from aie_telemetry.catalogue import OUTCOMES
 
@@ -72,6 +76,7 @@ class RequestHooks:
         self.prompt_length = emitter.histogram("aie_engine_request_prompt_tokens", rate, model=model)
         self.generation_length = emitter.histogram("aie_engine_request_generation_tokens", rate, model=model)
         self.tracer: Tracer = NO_TRACER if tracer is None else tracer
+        self.spans = SpanThread(emitter)
         self._running = emitter.gauge("aie_engine_requests_running", model=model)
         self._waiting = emitter.gauge("aie_engine_requests_waiting", model=model)
         self._last_token = emitter.gauge("aie_engine_last_token_timestamp_seconds", model=model)
@@ -83,17 +88,23 @@ class RequestHooks:
         self.moved(waiting=0, running=0)
         emitter.at_flush(self)
 
-    def enter(self, headers: Mapping[str, str] | None = None, *, operation: str | None = None) -> RequestHook:
+    def enter(
+        self, headers: Mapping[str, str] | None = None, *, operation: str | None = None, at_s: float | None = None
+    ) -> RequestHook:
         """A request arrived. `headers` are its HTTP headers, of which `traceparent` and `tracestate` are read; `operation` is what
         it asks for by OpenTelemetry's names ("chat", "text_completion"), where that differs from the tracer's."""
         self.received.add()
         self.moved(waiting=1, running=0)
         try:
             sampled = self.emitter.sampled(self._rate)
-            return RequestHook(self, self._trace(headers, operation, sampled=sampled), sampled=sampled)
+            return RequestHook(self, self._trace(headers, operation, sampled=sampled), sampled=sampled, at_s=at_s)
         except Exception as error:  # noqa: BLE001 - a clock of the caller's; the request goes on, and is counted
             self.emitter.failed("the clock, at a request's arrival,", error)
             return RequestHook(self, None, sampled=False)
+
+    def wait_for_spans(self, timeout_s: float) -> bool:
+        """Waits until the spans of all requests that ended are made; whether they are. To be called before the SDK is shut down."""
+        return self.spans.drain(timeout_s)
 
     def _trace(self, headers: Mapping[str, str] | None, operation: str | None, *, sampled: bool) -> Trace | None:
         try:
@@ -123,6 +134,7 @@ class RequestHooks:
         self._lock = threading.Lock()
         self._now_waiting = self._now_running = 0
         self._tokens_then = 0.0
+        self.spans.forget()
 
 
 def _guarded(method: Callable[_P, None]) -> Callable[_P, None]:
@@ -145,6 +157,7 @@ class RequestHook:
 
     __slots__ = (
         "_admitted_s",
+        "_cached",
         "_ended",
         "_entered_s",
         "_first_token_s",
@@ -161,7 +174,7 @@ class RequestHook:
         "_watched",
     )
 
-    def __init__(self, hooks: RequestHooks, trace: Trace | None, *, sampled: bool) -> None:
+    def __init__(self, hooks: RequestHooks, trace: Trace | None, *, sampled: bool, at_s: float | None = None) -> None:
         self._hooks = hooks
         self._trace = trace
         self._sampled = sampled
@@ -171,7 +184,8 @@ class RequestHook:
         self._ended = False
         self._prompt_due = 0
         if self._watched:
-            self._entered_s = hooks.clock()
+            self._entered_s = hooks.clock() if at_s is None else at_s
+            self._cached = False
             self._generated = 0
             self._prompt_tokens: int | None = None
             self._tokenized_s: float | None = None
@@ -184,38 +198,53 @@ class RequestHook:
         """One of the calls below broke: it is counted, and logged once."""
         self._hooks.emitter.failed(f"a request's {name}()", error)
 
+    def _moment(self, at_s: float | None) -> float:
+        return self._hooks.clock() if at_s is None else at_s
+
     @_guarded
-    def tokenized(self, prompt_tokens: int) -> None:
+    def tokenized(self, prompt_tokens: int, at_s: float | None = None) -> None:
         """The prompt is token ids now, so many. They are counted as computed when the first token comes out."""
         if self._ended:
             return
         self._prompt_due = prompt_tokens
         if self._watched:
             self._prompt_tokens = prompt_tokens
-            self._tokenized_s = self._hooks.clock()
+            self._tokenized_s = self._moment(at_s)
             if self._sampled:
                 self._hooks.tokenize.record(self._tokenized_s - self._entered_s)
-                self._hooks.prompt_length.record(prompt_tokens)
 
     @_guarded
-    def queued(self) -> None:
-        """The request waits for a place in the batch. An event of the span, and nothing else: waiting counts from arrival."""
+    def cached(self, tokens: int) -> None:
+        """The answer, of so many tokens, comes from a cache of answers: there is no call of `admitted` and `token`."""
         if self._watched and not self._ended:
-            self._queued_s = self._hooks.clock()
+            self._cached = True
+            self._generated = tokens
 
     @_guarded
-    def admitted(self) -> None:
+    def queued(self, at_s: float | None = None) -> None:
+        """The request waits for a place in the batch. Engines that do not tell are taken to queue from `tokenized`, or from
+        arrival; of their requests that end before they are admitted, nobody knows whether they waited."""
+        if self._watched and not self._ended:
+            self._queued_s = self._moment(at_s)
+
+    @_guarded
+    def admitted(self, at_s: float | None = None) -> None:
         """The request has a place in the batch. Only the first call counts: who is preempted does not arrive again."""
         if self._running or self._ended:
             return
         self._running = True
         self._hooks.moved(waiting=-1, running=1)
         if self._watched:
-            self._admitted_s = self._hooks.clock()
+            self._admitted_s = self._moment(at_s)
             if self._sampled:
-                self._hooks.queue.record(self._admitted_s - self._entered_s)
+                self._hooks.queue.record(self._admitted_s - self._waits_since_s())
 
-    def token(self, n: int = 1) -> None:
+    def _waits_since_s(self) -> float:
+        if self._queued_s is not None:
+            return self._queued_s
+        return self._entered_s if self._tokenized_s is None else self._tokenized_s
+
+    def token(self, n: int = 1, at_s: float | None = None) -> None:
         """`n` tokens came out at once, at least one. Time since the tokens before is shared among them."""
         if self._ended:
             return
@@ -223,11 +252,11 @@ class RequestHook:
         hooks.tokens.add(n)
         if self._watched or self._prompt_due:
             try:
-                self._look_at(n)
+                self._look_at(n, at_s)
             except Exception as error:  # noqa: BLE001 - as `_guarded`, of which this call is spared the price
                 self.failed("token", error)
 
-    def _look_at(self, n: int) -> None:
+    def _look_at(self, n: int, at_s: float | None) -> None:
         """The rest of `token`, for a request that is watched, and for the first token of every other."""
         hooks = self._hooks
         if n < 1:
@@ -237,7 +266,7 @@ class RequestHook:
             self._prompt_due = 0
         if not self._watched:
             return
-        now_s = hooks.clock()
+        now_s = self._moment(at_s)
         self._generated += n
         if self._last_token_s is None:
             self._first_token(now_s)
@@ -252,29 +281,35 @@ class RequestHook:
             if self._admitted_s is not None:
                 self._hooks.prefill.record(now_s - self._admitted_s)
 
-    def end(self, outcome: str, *, finish_reason: str | None = None, error_type: str | None = None) -> None:
-        """The request ended; a second end is ignored. Raises ValueError for what is none of `aie_telemetry.catalogue.OUTCOMES`.
+    def end(
+        self, outcome: str, *, finish_reason: str | None = None, error_type: str | None = None, at_s: float | None = None
+    ) -> None:
+        """The request ended; a second end is ignored. `outcome` is one of `aie_telemetry.catalogue.OUTCOMES`; whatever else it is
+        counts as an error, as dropped (invalid), and is logged once.
 
         For the span: why it stopped ("stop", "length"), and the class of the error where `outcome` does not say enough.
         """
         hooks = self._hooks
-        if outcome not in hooks.ended:
-            raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
         if self._ended:
             return
         self._ended = True
+        if not isinstance(outcome, str) or outcome not in hooks.ended:
+            self.failed("end", ValueError(f"outcome {outcome!r:.50} is none of {', '.join(OUTCOMES)}"))
+            outcome = "error"
         hooks.ended[outcome].add()
         hooks.moved(waiting=0 if self._running else -1, running=-1 if self._running else 0)
         if self._watched:
-            self._finish(outcome, finish_reason, error_type)
+            self._finish(outcome, finish_reason, error_type, at_s)
 
     @_guarded
-    def _finish(self, outcome: str, finish_reason: str | None, error_type: str | None) -> None:
-        now_s = self._hooks.clock()
+    def _finish(self, outcome: str, finish_reason: str | None, error_type: str | None, at_s: float | None) -> None:
+        now_s = self._moment(at_s)
         if self._sampled:
             self._record_whole(now_s)
-        if self._trace is not None:
-            self._trace.end(self._stages(now_s), outcome, finish_reason, error_type)
+        trace = self._trace
+        if trace is not None:
+            # The stages there, because a span's times are worked out from one look at two clocks.
+            self._hooks.spans.put(lambda: trace.end(self._stages(now_s), outcome, finish_reason, error_type))
 
     def __enter__(self) -> RequestHook:
         return self
@@ -290,12 +325,16 @@ class RequestHook:
 
     def _record_whole(self, now_s: float) -> None:
         hooks = self._hooks
-        if self._running:
+        if self._running or self._cached:
             hooks.duration.record(now_s - self._entered_s)
-        if self._first_token_s is None or self._last_token_s is None:
+        elif self._queued_s is not None:
+            hooks.queue.record(now_s - self._queued_s)
+        if not self._generated:
             return
+        if self._prompt_tokens is not None:
+            hooks.prompt_length.record(self._prompt_tokens)
         hooks.generation_length.record(self._generated)
-        if self._generated > 1:
+        if self._generated > 1 and self._first_token_s is not None and self._last_token_s is not None:
             decode_s = self._last_token_s - self._first_token_s
             hooks.decode.record(decode_s)
             hooks.per_output_token.record(decode_s / (self._generated - 1))
@@ -311,4 +350,5 @@ class RequestHook:
             now_s=self._hooks.clock(),
             prompt_tokens=self._prompt_tokens,
             generated_tokens=self._generated,
+            cached=self._cached,
         )

@@ -3,8 +3,9 @@
     provider = TracerProvider(...)                       # the SDK, with an exporter of your choice, set up before
     hooks = RequestHooks(emitter, model="m", tracer=span_tracer("chat", model="m"))
 
-While the request runs only its stages' times are noted; the span is made when it ends, with explicit times, so that no token
-waits for it. Without the package, or without an SDK set up, `span_tracer` returns a shared object that does nothing.
+While the request runs only its stages' times are noted; the span is made after it ended, with explicit times and on a thread of its
+own (`aie_hooks.span_thread`), so that no token waits for it. Without the package, or without an SDK set up, `span_tracer` returns a
+shared object that does nothing.
 
 Which requests: those whose caller sends a `traceparent` with the sampled flag, never those whose flag is not set, and of the
 others those that are sampled for the histograms. The SDK's own sampler then has its say.
@@ -23,7 +24,7 @@ _ERROR_STATUS: Final = frozenset({"error", "timeout", "rejected"})
 
 class Stages(NamedTuple):
     """When a request went through its stages, in seconds of the caller's clock; None for a stage that it did not reach, or that the
-    engine does not tell of. `now_s` is the same clock's time now."""
+    engine does not tell of. `now_s` is the same clock's time now. `cached` says that the answer came from a cache of answers."""
 
     received_s: float
     tokenized_s: float | None
@@ -34,13 +35,14 @@ class Stages(NamedTuple):
     now_s: float
     prompt_tokens: int | None
     generated_tokens: int
+    cached: bool = False
 
 
 class Trace(Protocol):
     """A request that shall become a span."""
 
     def end(self, stages: Stages, outcome: str, finish_reason: str | None, error_type: str | None) -> None:
-        """Makes the span. May raise what the SDK raises."""
+        """Makes the span, on the hooks' thread for that. May take its time, and raise what the SDK raises."""
 
 
 class Tracer(Protocol):
@@ -188,6 +190,8 @@ def _attributes(operation: str, stages: Stages, outcome: str, finish_reason: str
         "gen_ai.usage.output_tokens": stages.generated_tokens,
         "aie.outcome": outcome,
     }
+    if stages.cached:
+        attributes["aie.response_cache.hit"] = True
     if stages.prompt_tokens is not None:
         attributes["gen_ai.usage.input_tokens"] = stages.prompt_tokens
     if finish_reason is not None:

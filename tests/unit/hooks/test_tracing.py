@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from aie_hooks import RequestHooks, span_tracer
+from aie_hooks.span_thread import MAX_WAITING
 from aie_hooks.tracing import NO_TRACER, SpanTracer
 
+WAIT_S = 30.0
 WALL_NS = 1_700_000_000_000_000_000
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = (f"00-{TRACE_ID}-{SPAN_ID}-{flags}" for flags in ("01", "00"))
@@ -38,6 +41,7 @@ class _Traced:
         self.hooks = RequestHooks(self.emitter, model="m", rate=rate, tracer=tracer, clock=self.clock)
 
     def spans(self) -> tuple[ReadableSpan, ...]:
+        assert self.hooks.wait_for_spans(WAIT_S)
         return self.exporter.get_finished_spans()
 
 
@@ -179,6 +183,7 @@ def test_a_tracer_that_raises_does_not_reach_the_engine(
     hooks = RequestHooks(emitter, model="m", rate=1.0, tracer=_Broken())
     for _ in range(3):
         hooks.enter({"traceparent": SAMPLED}).end("ok")
+    assert hooks.wait_for_spans(WAIT_S)
     assert emitter.stats().dropped["invalid"] == 3
     assert len(caplog.records) == 1
     assert "no traces today" in caplog.text
@@ -196,9 +201,74 @@ def test_a_span_that_cannot_be_made_does_not_reach_the_engine(
     hooks = RequestHooks(emitter, model="m", rate=1.0, tracer=Tracer())
     for _ in range(3):
         hooks.enter().end("ok")
+    assert hooks.wait_for_spans(WAIT_S)
     assert emitter.stats().dropped["invalid"] == 3
     assert "the exporter is gone" in caplog.text
     assert hooks.ended["ok"].total == 3
+
+
+class _Held:
+    """A trace whose span is made once it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.begun = threading.Event()
+        self.made = 0
+
+    def begin(self, *_: object, **__: object) -> Any:
+        return self
+
+    def end(self, *_: object) -> None:
+        self.begun.set()
+        assert self.let_go.wait(WAIT_S)
+        self.made += 1
+
+
+def test_an_exporter_that_hangs_holds_up_nobody_and_what_it_holds_up_is_bounded(receiver: UnixReceiver, socket_path: Path) -> None:
+    emitter = manual_emitter(f"unix://{socket_path}")
+    held = _Held()
+    hooks = RequestHooks(emitter, model="m", rate=1.0, tracer=held)
+    hooks.enter().end("ok")
+    assert held.begun.wait(WAIT_S)
+    for _ in range(MAX_WAITING + 3):
+        hooks.enter().end("ok")
+    assert hooks.ended["ok"].total == MAX_WAITING + 4  # though no span is made yet
+    assert held.made == 0
+    assert not hooks.wait_for_spans(0.0)
+    held.let_go.set()
+    assert hooks.wait_for_spans(WAIT_S)
+    assert held.made == MAX_WAITING + 1
+    assert emitter.stats().dropped["budget"] == 3
+
+
+def test_an_answer_from_a_cache_says_so(traced: _Traced) -> None:
+    request = traced.hooks.enter()
+    request.tokenized(17)
+    request.cached(5)
+    request.end("ok", finish_reason="stop")
+    (span,) = traced.spans()
+    attributes = _attributes(span)
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (17, 5)
+    assert attributes["aie.response_cache.hit"] is True
+    assert [event.name for event in span.events] == ["received", "tokenised", "done"]
+
+
+_AT_EXIT = """
+import sys
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, ConsoleSpanExporter
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
+from aie_hooks import Emitter, RequestHooks, span_tracer
+hooks = RequestHooks(Emitter("e", "off"), model="m", rate=1.0, tracer=span_tracer("e", model="m", provider=provider))
+for _ in range(20):
+    hooks.enter().end("ok")
+"""
+
+
+def test_spans_of_the_last_requests_leave_before_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", _AT_EXIT], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("chat m\n" * 20, "")
 
 
 _NOTHING_SET_UP = """
