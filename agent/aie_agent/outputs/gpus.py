@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from aie_agent.analysis.gpu_problems import Live, problems
 from aie_agent.analysis.window import level_history, rate
 from aie_agent.samples import Tags
 from aie_agent.series import Series
@@ -56,9 +57,6 @@ _HISTORIES: Final = {
     "power_history": "aie_gpu_power_watts",
 }
 
-_Live = Mapping[str, Mapping[Tags, Series]]
-"""The current series of one GPU, by metric and by the labels other than `gpu`."""
-
 
 class Details(Protocol):
     """Who knows of GPUs what is no number."""
@@ -91,7 +89,7 @@ def _by_gpu(store: Store, now_s: float) -> dict[str, dict[str, dict[Tags, Series
     return found
 
 
-def _gpu(index: int, live: _Live, now_s: float, window_s: float, details: Details | None) -> api.Gpu:
+def _gpu(index: int, live: Live, now_s: float, window_s: float, details: Details | None) -> api.Gpu:
     up_tags, up = next(iter(live["aie_gpu_up"].items()))
     info = dict(next(iter(live.get("aie_gpu_info", {})), ()))
     is_up = up.value == 1
@@ -105,13 +103,13 @@ def _gpu(index: int, live: _Live, now_s: float, window_s: float, details: Detail
         up=is_up,
         reason=dict(up_tags).get("reason") or None,
         xids=_xids(live),
-        problems=details.problems(index) if details else (),
+        problems=(*(details.problems(index) if details else ()), *(problems(live, now_s) if is_up else ())),
         **(_values(live, now_s, window_s) if is_up else {}),  # type: ignore[arg-type]
         processes=details.processes(index) if details and is_up else (),
     )
 
 
-def _values(live: _Live, now_s: float, window_s: float) -> dict[str, object]:
+def _values(live: Live, now_s: float, window_s: float) -> dict[str, object]:
     """The fields that a GPU has only while it answers."""
     values: dict[str, object] = {field: _level(live, metric, tags) for field, (metric, tags) in _LEVELS.items()}
     for field, (metric, tags) in _WHOLE.items():
@@ -132,12 +130,12 @@ def _values(live: _Live, now_s: float, window_s: float) -> dict[str, object]:
     }
 
 
-def _level(live: _Live, metric: str, tags: Tags) -> float | None:
+def _level(live: Live, metric: str, tags: Tags) -> float | None:
     series = live.get(metric, {}).get(tags)
     return None if series is None else series.value
 
 
-def _clock_events(live: _Live) -> Iterable[str]:
+def _clock_events(live: Live) -> Iterable[str]:
     """Why the clocks are down. A GPU that idles does not need them up."""
     for tags, series in live.get("aie_gpu_clock_event_active", {}).items():
         reason = dict(tags)["reason"]
@@ -145,6 +143,6 @@ def _clock_events(live: _Live) -> Iterable[str]:
             yield reason
 
 
-def _xids(live: _Live) -> dict[str, float]:
+def _xids(live: Live) -> dict[str, float]:
     counts = {dict(tags)["xid"]: series.value for tags, series in live.get("aie_gpu_xid_errors_total", {}).items()}
     return {xid: count for xid, count in sorted(counts.items(), key=lambda item: int(item[0])) if count > 0}
