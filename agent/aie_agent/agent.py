@@ -159,6 +159,7 @@ class Agent:
             state=self._engines.state,
             processes=self._process_states,
             unanswered_since_s=self._unanswered_since_s,
+            progress=self._discovered.progress,
             limits=Limits(hung_after_s=self._config.findings.hung_after),
         )
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from aie_agent.samples import Point, Tags
 from aie_agent.sources.nvml import gpm
+from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.counters import Guard
 from aie_agent.sources.nvml.devices import Identity, identify
 from aie_agent.sources.nvml.door import NOT_SUPPORTED, Absent, Device, Door, down_reason
@@ -16,7 +17,8 @@ from aie_agent.sources.nvml.memory import Memory, read_memory
 from aie_agent.sources.nvml.mig import MigReader
 from aie_agent.sources.nvml.plan import Number, Output, Part, Plan, Query, plan
 from aie_agent.sources.nvml.processes import Context, ProcessReader
-from aie_agent.sources.nvml.rows import ROWS, Pace
+from aie_agent.sources.nvml.rows import ROWS, Pace, Row
+from aie_agent.sources.nvml.slots import Slot, capped, read_slot
 from aie_agent.sources.nvml.units import convert
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
@@ -60,6 +62,7 @@ class GpuReader:
         self._host_memory = host_memory
         self._exists = exists
         self._processes: ProcessReader | None = None
+        self._slot: Slot | None = None
         self._total_bytes: float | None = None
         self._used_bytes: float | None = None
         self._gpu = str(index)
@@ -69,8 +72,8 @@ class GpuReader:
         self._gpm: gpm.GpmReader | None = None
         self._gpm_outputs: list[tuple[str, Tags]] = []
         self._fields: dict[Pace, FieldReader] = {}
-        self._guards: dict[tuple[str, Tags], Guard] = {}
-        self._rates: dict[tuple[str, Tags], tuple[float, float]] = {}
+        self._guards: dict[Number, Guard] = {}
+        self._rates: dict[Number, tuple[float, float]] = {}
         self._slow: list[Point] = []
         self._retries = 0
 
@@ -80,7 +83,8 @@ class GpuReader:
         points, reason = self._read(slow)
         contexts = None if reason else self._contexts()
         now_s = time.monotonic()
-        self.reading = Reading([] if reason else points, reason, now_s, now_s - began_s, contexts, self._used_bytes)
+        points = [] if reason else capped(points, self._slot)
+        self.reading = Reading(points, reason, now_s, now_s - began_s, contexts, self._used_bytes)
 
     def read_apart(self) -> None:
         """Makes the calls that take their time; the outcome is `apart`."""
@@ -131,6 +135,8 @@ class GpuReader:
             if isinstance(found, Absent):
                 return found
             self.identity = found
+            bus = bus_id(found.pci_bus_id)
+            self._slot = None if bus is None else read_slot(bus)
             self._prepare(self.device)
         return None
 
@@ -217,24 +223,28 @@ class GpuReader:
         value = convert(row.pick(answer), row.unit)
         if isinstance(value, Absent):
             return True
-        now_s = time.monotonic()
-        if value is not None and output.kind is Kind.COUNTER:
-            value = self._guards.setdefault((row.metric, output.tags), Guard()).take(value, now_s, row.unit.per_second)
+        if value is not None and (output.kind is Kind.COUNTER or row.per_second):
+            value = self._over_time(row, value)
+            if value is None and row.per_second:
+                return True
         if value is None:
             self._door.implausible(row.call)
             return False
-        if row.per_second:
-            value = self._rate((row.metric, output.tags), value, now_s)
-        if value is not None:
-            points.append(Point(row.metric, output.kind, output.tags, value))
+        points.append(Point(row.metric, output.kind, output.tags, value))
         return True
 
-    def _rate(self, key: tuple[str, Tags], value: float, now_s: float) -> float | None:
-        before = self._rates.get(key)
-        self._rates[key] = (now_s, value)
-        if before is None or now_s - before[0] < gpm.MIN_INTERVAL_S or value < before[1]:
-            return None
-        return (value - before[1]) / (now_s - before[0])
+    def _over_time(self, row: Row, value: float) -> float | None:
+        """What depends on the value before: None for a counter that cannot have gone there, and for the first of a rate."""
+        key, now_s = (row.metric, row.labels), time.monotonic()
+        if row.per_second:
+            before_s, before = self._rates.get(key, (now_s, value))
+            self._rates[key] = (now_s, value)
+            passed_s = now_s - before_s
+            return (value - before) / passed_s if passed_s >= gpm.MIN_INTERVAL_S and value >= before else None
+        guard = self._guards.get(key)
+        if guard is None:
+            guard = self._guards[key] = Guard()
+        return guard.take(value, now_s, row.unit.per_second)
 
     def _active(self, reader: gpm.GpmReader) -> Iterable[Point]:
         numbers = reader.read()
