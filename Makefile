@@ -13,8 +13,8 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: setup ## a real model under load, the agent beside it, aie-top on it (HEADLESS=1: one report instead)
-	@$(BIN)/python -m demo
+demo: setup ## a real model under load, the agent beside it, aie-top on it (HEADLESS=1: one report; GPUS=8: simulated GPUs)
+	@$(BIN)/python -m demo $(if $(GPUS),--gpus $(GPUS))
 
 test: setup-dev lint unit ## set up, lint, and run every test
 

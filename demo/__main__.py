@@ -18,6 +18,8 @@ from pathlib import Path
 
 import aiohttp
 
+from aie_agent.config_values import SimulatedGpus
+from demo.gpus import BuildError, Gpus, simulated
 from demo.traffic import SHARE_OF_CAPACITY, Traffic
 
 ENGINE_NAME = "smollm2"
@@ -109,7 +111,7 @@ def text_of(log: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def stack(directory: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], str, str]]:
+async def stack(directory: Path, gpus: Gpus | None) -> AsyncIterator[tuple[subprocess.Popen[bytes], str, str]]:
     """The engine and the agent beside it; gives the engine's process and both URLs."""
     socket = directory / "statsd.sock"
     environment = {"AIE_STATSD": f"unix://{socket}"}
@@ -122,25 +124,60 @@ async def stack(directory: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes],
         config = directory / "agent.toml"
         config.write_text(
             f'[api]\nlisten = "127.0.0.1:0"\n\n[statsd]\nunix = "{socket}"\nudp = "off"\n\n'
-            f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{engine_url}/metrics"\n'
+            + (f"[gpu]\nexpected = {gpus.number}\n\n" if gpus is not None else "")
+            + f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{engine_url}/metrics"\n'
         )
-        with program("aie-agent", "run", "--config", str(config), log=agent_log, environment={}) as agent:
+        seen = gpus.environment if gpus is not None else {}
+        with program("aie-agent", "run", "--config", str(config), log=agent_log, environment=seen) as agent:
             agent_url = await url_announced("aie-agent", agent, agent_log)
             say(f"engine at {engine_url}, agent at {agent_url}")
-            report_what_is_not_visible(config)
+            report_what_is_not_visible(config, seen)
             yield engine, engine_url, agent_url
 
 
-def report_what_is_not_visible(config: Path) -> None:
+def report_what_is_not_visible(config: Path, environment: dict[str, str]) -> None:
     """The lines of `aie-agent check` that say "not seen"."""
-    check = subprocess.run([BIN / "aie-agent", "check", "--config", config], capture_output=True, text=True, check=False)
+    check = subprocess.run(
+        [BIN / "aie-agent", "check", "--config", config], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
     lines = check.stdout.splitlines()
     hidden = [line for line in lines if line.startswith("not seen") or line.lstrip().startswith("->")]
     if hidden:
         print("\n".join(["demo: not visible here, which the demo does without:", *(f"  {line}" for line in hidden)]), flush=True)
 
 
-async def show(agent_url: str, mode: Mode) -> int:
+async def show(agent_url: str, mode: Mode, gpus: Gpus | None) -> int:
+    """`aie-top`, after some traffic where nobody watches. Simulated GPUs begin their minute with it."""
+    headless = "--once" in mode.top_arguments
+    walk = asyncio.create_task(gpus.walk(say if headless else _untold)) if gpus is not None else None
+    try:
+        status = await watch(agent_url, mode)
+        if gpus is not None and headless and status == 0:
+            await all_answer(agent_url, gpus.number)
+        return status
+    finally:
+        if walk is not None:
+            walk.cancel()
+
+
+def _untold(_step: str) -> None:
+    """The screen belongs to aie-top, which shows it."""
+
+
+async def all_answer(agent_url: str, number: int) -> None:
+    """Waits until the agent says that the lost GPU answers again. Raises DemoError when it does not within a minute."""
+    async with aiohttp.ClientSession() as client:
+        for _ in range(60):
+            async with client.get(f"{agent_url}/api/v1/snapshot") as answer:
+                up = [gpu["up"] for gpu in (await answer.json())["gpus"]]
+            if up == [True] * number:
+                say(f"the agent says that {number} of {number} simulated GPUs answer")
+                return
+            await asyncio.sleep(1.0)
+    raise DemoError(f"{up.count(True)} of {number} simulated GPUs answer, a minute after the report")
+
+
+async def watch(agent_url: str, mode: Mode) -> int:
     """`aie-top`, after some traffic where nobody watches."""
     if mode.traffic_seconds:
         say(f"{mode.traffic_seconds:.0f} s of traffic")
@@ -154,15 +191,15 @@ async def show(agent_url: str, mode: Mode) -> int:
             await process.wait()
 
 
-async def demo(directory: Path, mode: Mode) -> int:
+async def demo(directory: Path, mode: Mode, gpus: Gpus | None) -> int:
     """The whole demo; returns the exit status."""
-    async with stack(directory) as (engine, engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
+    async with stack(directory, gpus) as (engine, engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
         say("measuring what the engine takes on this machine")
         capacity = await traffic.measure_capacity()
         rate = SHARE_OF_CAPACITY * capacity
         say(f"it takes {capacity:.2f} requests/s of the mix; sending {rate:.2f}/s (85 % short, 12 % middle, 3 % long prompts)")
         sending = asyncio.create_task(traffic.run(rate))
-        status = await show(agent_url, mode)
+        status = await show(agent_url, mode, gpus)
         sending.cancel()
         failed = {outcome: count for outcome, count in traffic.outcomes.items() if outcome != "200"}
         say(f"{traffic.outcomes['200']} requests answered" + (f", others: {failed}" if failed else ""))
@@ -171,16 +208,34 @@ async def demo(directory: Path, mode: Mode) -> int:
         return 1 if failed or not traffic.outcomes["200"] else status
 
 
+@contextlib.contextmanager
+def simulated_gpus(wanted: str | None, directory: Path) -> Iterator[Gpus | None]:
+    """As many as asked for, or none. Raises DemoError when there can be none."""
+    if not wanted:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            gpus = stack.enter_context(simulated(SimulatedGpus.parse(wanted), directory))
+        except (BuildError, ValueError) as error:
+            raise DemoError(f"--gpus {wanted}: {error}") from error
+        say(f"{gpus.number} simulated GPUs: every number about them is made up; the engine runs on the CPU")
+        yield gpus
+
+
 def main() -> int:
     """Exit status 0 when all went well, 1 when something did not work, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--picture", metavar="FILE", help="write a picture (SVG) of aie-top after a minute of traffic, and end")
-    mode = mode_of(parser.parse_args().picture)
+    parser.add_argument("--gpus", metavar="N[:PRODUCT]", help="simulate so many GPUs (needs a C compiler), such as 8 or 8:H100")
+    arguments = parser.parse_args()
+    mode = mode_of(arguments.picture)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     directory = Path(tempfile.mkdtemp(prefix="aie-demo-"))
     try:
-        return asyncio.run(demo(directory, mode))
+        with simulated_gpus(arguments.gpus, directory) as gpus:
+            return asyncio.run(demo(directory, mode, gpus))
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
