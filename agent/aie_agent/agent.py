@@ -18,6 +18,7 @@ from aie_agent.config import Config
 from aie_agent.discovered import Discovered
 from aie_agent.events import EventLog
 from aie_agent.identity import Engines, Origin
+from aie_agent.outputs.dcgm import DcgmPage
 from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
 from aie_agent.outputs.prometheus import PrometheusPage
@@ -85,7 +86,9 @@ class Agent:
             lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml),
         )
         self._page = PrometheusPage(self._store)
-        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest)
+        dcgm = DcgmPage(self._store, about.hostname)
+        more = {"/metrics/dcgm": lambda: dcgm.render(self._clock())} if config.dcgm.enabled else {}
+        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest, more)
         extra = [self._statsd.counts, self._http.counts, self._discovered.counts]
         if self._nvml is not None:
             extra.append(self._nvml.counts)

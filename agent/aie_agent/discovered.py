@@ -7,6 +7,7 @@ from typing import Final
 
 from aie_agent.config import Config
 from aie_agent.identity import Engines
+from aie_agent.progress import Progress
 from aie_agent.runners import Runners
 from aie_agent.samples import Count, Found
 from aie_agent.sources.base import Health
@@ -66,6 +67,13 @@ class Discovered:
             kind, _, name = health.name.partition(":")
             if kind == "scrape" and self._engines.canonical(name) == engine:
                 return health
+        return None
+
+    def progress(self, engine: str) -> Progress | None:
+        """What the pages of an engine say of its progress; None where none was read."""
+        for page in (*self._configured, *self._pages.values()):
+            if self._engines.canonical(page.engine) == engine and page.progress is not None:
+                return page.progress
         return None
 
     def counts(self) -> Iterable[Count]:

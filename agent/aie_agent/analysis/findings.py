@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from aie_agent.progress import Progress
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
 from aie_telemetry.api import Finding, Severity
@@ -28,10 +29,15 @@ class Limits(NamedTuple):
     hung_after_s: float = 30.0
 
 
+def _no_progress(engine: str) -> None:
+    """Of engines without a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
-    any other outcome in between; None while it answers, refuses, or has no page."""
+    any other outcome in between; None while it answers, refuses, or has no page. `progress` is what its page says beyond
+    the metrics, None where it has no page."""
 
     store: Store
     engines: Sequence[str]
@@ -39,6 +45,7 @@ class View:
     processes: Callable[[str], Sequence[ProcessState]]
     unanswered_since_s: Callable[[str], float | None]
     limits: Limits
+    progress: Callable[[str], Progress | None] = _no_progress
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

@@ -1,55 +1,52 @@
-"""When an engine hangs, whatever its health page says: requests run and nothing moves, its page does not answer while it lives, or
-one of its processes is stopped.
+"""When an engine hangs, whatever its health page says: requests run and nothing moves, in all of it or in one of its replicas; its
+page does not answer while it lives; or one of its processes is stopped.
 
 The rule has no statistics. It raises no false alarm as long as an engine with a request running shows one sign of life within
-`hung_after`: any change of any series in `SIGNS`. Chunked prefill, load spikes, long queues, restarts (a counter that falls has
-moved) and gaps between scrapes all do. What does not, and is reported although nothing is broken: one step of the model loop that
-takes longer than `hung_after` (a long prompt prefilled in one piece on a slow host, a compilation at a first shape). Where such
-steps are normal, `findings.hung_after` has to be longer than they are; the default of 30 s is beyond any step of a GPU engine that
-we know of. A page that does not answer, or a process that is stopped, for `hung_after` is wrong by itself: nothing has to be
-assumed.
+`hung_after`: any change of any series in `SIGNS`, and whatever else its page has that moves with every step (`Progress`). Chunked
+prefill, load spikes, long queues, restarts (a counter that falls has moved) and gaps between scrapes all do. A page that does not
+answer, or a process that is stopped, for `hung_after` is wrong by itself: nothing has to be assumed.
+
+Whether an engine shows signs while its requests run, or only when they end, is decided page by page: by the families that the map
+says to move with every step, else by what the page did until now (`_was_seen_moving`). Where neither says so, a flat counter says
+nothing, and the engine is judged only by whether its page answers: so Triton, and TensorRT-LLM and older SGLang as long as nothing
+of theirs was seen to move between the ends of requests. A replica is judged by itself where the page tells replicas apart (vLLM's
+`engine`, SGLang's `dp_rank`) and has such a family for each: vLLM, and SGLang with `realtime_tokens_total`.
+
+What is reported although nothing is broken: one step of the model loop that takes longer than `hung_after` (a long prompt
+prefilled in one piece on a slow host, a compilation at a first shape), and an engine that was paused on purpose with requests in
+it and does not say so (SGLang's `pause_generation`, vLLM's without sleep). vLLM that sleeps says so, and is left alone. Where such
+things are normal, `findings.hung_after` has to be longer than they are; the default of 30 s is beyond any step of a GPU engine
+that we know of.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import ProcessState, View
+from aie_agent.progress import RUNNING, SIGNS, TOKENS, Progress, ReplicaState
 from aie_agent.series import HistogramSeries, Series
 from aie_agent.store import AnySeries
 from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "engine_hung"
 
-RUNNING: Final = "aie_engine_requests_running"
-TOKENS: Final = "aie_engine_generation_tokens_total"
-
-_STEPWISE: Final = (
-    "aie_engine_step_seconds",
-    "aie_engine_step_tokens",
-    "aie_engine_step_batch_size",
-    "aie_engine_inter_token_seconds",
+_NOW_AND_THEN: Final = (
     "aie_engine_kv_usage_ratio",
     "aie_engine_kv_used_tokens",
-    "aie_engine_kv_written_tokens",
-    "aie_engine_last_token_timestamp_seconds",
+    "aie_engine_inter_token_seconds",
 )
-SIGNS: Final = (
-    TOKENS,
-    "aie_engine_prompt_tokens_total",
-    *_STEPWISE,
-    "aie_engine_time_to_first_token_seconds",
-    "aie_engine_queue_seconds",
-)
-"""What only an engine that computes can move. Of the requests that end, those with an outcome in `_DONE` count too: clients leave
-and deadlines pass in an engine that hangs. Engines differ in what they have: some (vLLM) count a prompt only when all of it is
-computed, and their steps all along."""
+"""Signs that some pages renew with every step, some every so many steps, and some when a request ends: only what a page did until
+now tells which. vLLM moves the first with every chunk of a prompt that it computes, and counts neither tokens nor steps before the
+prompt is done."""
 
-COUNT_AT_THE_END: Final = frozenset({"llama.cpp", "tgi", "tensorrt-llm", "triton"})
-"""Kinds of engines that count tokens only when a request ends, so that a long answer looks like a hang. Such an engine is judged
-only where its page also has something that moves with every step, and else only by whether its page answers."""
+_ENDS: Final = ("aie_engine_requests_total", "aie_engine_request_duration_seconds", TOKENS)
+_QUIET_S: Final = 3.0
+_QUIET_MOVES: Final = 5
+"""So many moves of a sign without an end of a request in the seconds before show that it moves while requests run."""
 
 _DONE: Final = ("ok", "error")
 _STOPPED: Final = "Tt"
@@ -60,11 +57,12 @@ _NOT_SEEN: Final = (
 
 
 class _Stalled(NamedTuple):
-    """Requests run and nothing moves: since when, and how many run."""
+    """Requests run and nothing moves: since when, how many run, and in which replicas (none where it is all of the engine)."""
 
     since_s: float
     running: float
     tokens: float
+    replicas: tuple[str, ...] = ()
 
 
 def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
@@ -74,7 +72,7 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     limit_s = view.limits.hung_after_s
     processes = view.processes(engine)
     stopped = [process for process in processes if process.state in _STOPPED]
-    stalled = _stalled(view, engine, now_s, now_s)
+    stalled = _stalled(view, engine, now_s, now_s) or _stalled_replicas(view.progress(engine), now_s, limit_s)
     silent_s = _silent_since(view, engine, now_s)
     halted_s = [process.state_since_s for process in stopped if now_s - process.state_since_s >= limit_s]
     if stalled is None and silent_s is None and not halted_s:
@@ -104,12 +102,17 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled 
     if not running or any(_moved(series, max(start_s, now_s - _GLANCE_S)) for series in tokens):
         return None  # as nearly always, for a few microseconds
     busy = [series for series in running if _runs_since(series, start_s, view.limits.hung_after_s / 2)]
-    if not busy or not any(_first_s(series) <= start_s for series in tokens) or not _counts_as_it_goes(view, engine):
+    if not busy or not any(_first_s(series) <= start_s for series in tokens):
+        return None
+    progress = view.progress(engine)
+    if _is_paused(progress, start_s) or (progress is not None and (progress.beat_s or 0.0) > start_s):
         return None
     signs = list(_signs(view, engine))
-    if any(_moved(series, start_s) for series in signs):
+    if any(_moved(series, start_s) for series in signs) or not _shows_steps(view, engine, progress):
         return None
     moves = [last for series in signs if (last := _last_move_s(series)) is not None]
+    if progress is not None and progress.beat_s is not None:
+        moves.append(progress.beat_s)
     idle = [_busy_from_s(series) for series in busy]
     return _Stalled(max([*moves, min(idle)]), sum(series.value for series in busy), sum(series.value for series in tokens))
 
@@ -117,18 +120,62 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled 
 def _signs(view: View, engine: str) -> Iterator[AnySeries]:
     """The series that show life, the most telling first: one that moved ends the search."""
     for name in SIGNS:
-        yield from view.store.scalars(name, engine=engine)
-        yield from view.store.histograms(name, engine=engine)
+        yield from _all(view, engine, name)
     for outcome in _DONE:
         yield from view.store.scalars("aie_engine_requests_total", engine=engine, outcome=outcome)
 
 
-def _counts_as_it_goes(view: View, engine: str) -> bool:
-    kinds = {dict(series.tags).get("kind") for series in view.store.scalars("aie_engine_info", engine=engine)}
-    if not kinds & COUNT_AT_THE_END:
+def _stalled_replicas(progress: Progress | None, now_s: float, limit_s: float) -> _Stalled | None:
+    """Replicas in which requests ran and nothing moved over the last `limit_s` seconds, while others of the engine go on."""
+    if progress is None or len(progress.replicas) < 2 or _is_paused(progress, now_s - limit_s):
+        return None
+    if now_s - progress.time_s > limit_s / 2:
+        return None  # too old to say what is
+    hung = [each for each in progress.replicas if each.is_stepwise and _is_flat(each, now_s, limit_s)]
+    if not hung:
+        return None
+    since_s = min(max(each.moved_s, each.busy_since_s) for each in hung)
+    names = tuple(each.name for each in hung)
+    return _Stalled(since_s, sum(each.running for each in hung), sum(each.tokens for each in hung), names)
+
+
+def _is_flat(replica: ReplicaState, now_s: float, limit_s: float) -> bool:
+    """As `_runs_since`, looks that are too far apart say nothing of the time between them."""
+    return replica.running > 0 and now_s - max(replica.moved_s, replica.busy_since_s) >= limit_s and replica.apart_s <= limit_s / 2
+
+
+def _is_paused(progress: Progress | None, start_s: float) -> bool:
+    """Whether its page said since `start_s` that it is paused on purpose."""
+    return progress is not None and progress.paused_s is not None and progress.paused_s >= start_s
+
+
+def _shows_steps(view: View, engine: str, progress: Progress | None) -> bool:
+    """Whether it shows signs of life while requests run, and not only when they end. Our own engine and the hooks always do."""
+    if progress is None or progress.stepwise is None or progress.stepwise or progress.beat_s is not None:
         return True
-    store = view.store
-    return any(store.scalars(name, engine=engine) or store.histograms(name, engine=engine) for name in _STEPWISE)
+    of_hooks = (series for name in SIGNS for series in _all(view, engine, name) if series.source == "statsd")
+    return any(True for _ in of_hooks) or _was_seen_moving(view, engine)
+
+
+def _was_seen_moving(view: View, engine: str) -> bool:
+    """Whether a sign moved several times while requests ran and none ended, and never stood still for half of `hung_after` between
+    two of its moves, as far back as is remembered."""
+    running = view.store.scalars(RUNNING, engine=engine)
+    ends = sorted(time_s for name in _ENDS for series in _all(view, engine, name) for time_s in _moves_s(series))
+    idle = sorted(time_s for series in running for time_s, value in series.ring.since(0.0) if not value > 0)
+    for name in _NOW_AND_THEN:
+        for series in _all(view, engine, name):
+            moves = list(_moves_s(series))
+            quiet = [at for at in moves if bisect_left(ends, at - _QUIET_S) == bisect_right(ends, at)]
+            stood = [after - before for before, after in pairwise(moves) if bisect_left(idle, before) == bisect_right(idle, after)]
+            if len(quiet) >= _QUIET_MOVES and max(stood, default=0.0) <= view.limits.hung_after_s / 2:
+                return True
+    return False
+
+
+def _all(view: View, engine: str, name: str) -> Iterator[AnySeries]:
+    yield from view.store.scalars(name, engine=engine)
+    yield from view.store.histograms(name, engine=engine)
 
 
 def _states(series: AnySeries, start_s: float) -> Iterable[tuple[float, object]]:
@@ -140,9 +187,13 @@ def _moved(series: AnySeries, start_s: float) -> bool:
     return any(before != value for (_, before), (_, value) in pairwise(_states(series, start_s)))
 
 
+def _moves_s(series: AnySeries) -> Iterator[float]:
+    """When it changed, as far back as it is remembered."""
+    return (time_s for (_, before), (time_s, value) in pairwise(_states(series, 0.0)) if before != value)
+
+
 def _last_move_s(series: AnySeries) -> float | None:
-    moves = [time_s for (_, before), (time_s, value) in pairwise(_states(series, 0.0)) if before != value]
-    return moves[-1] if moves else None
+    return max(_moves_s(series), default=None)
 
 
 def _first_s(series: Series) -> float:
@@ -179,7 +230,8 @@ def _summary(engine: str, stalled: _Stalled | None, stopped: Sequence[ProcessSta
     if stopped:
         return f"engine {engine} hangs: process {stopped[0].tgid} is stopped"
     if stalled is not None:
-        return f"engine {engine} hangs: {stalled.running:g} requests run and no token moves"
+        where = f" in its replica {', '.join(stalled.replicas)}" if stalled.replicas else ""
+        return f"engine {engine} hangs{where}: {stalled.running:g} requests run and no token moves"
     return f"engine {engine} hangs: its metrics page does not answer and its process lives"
 
 
@@ -188,10 +240,12 @@ def _evidence(
 ) -> Iterator[Evidence]:
     if stalled is not None:
         flat = now_s - stalled.since_s
-        text = f"generated tokens stand at {stalled.tokens:.0f} for {flat:.0f} s (limit {limit_s:g} s), and so do prompts and steps"
+        where = f" in replica {', '.join(stalled.replicas)}" if stalled.replicas else ""
+        stood = f"stand at {stalled.tokens:.0f} for {flat:.0f} s (limit {limit_s:g} s)"
+        text = f"generated tokens{where} {stood}, and so do prompts and steps"
         yield Evidence(text=text, metric=TOKENS)
         when = "all that time" if silent_s is None else "when its page was last read"
-        yield Evidence(text=f"{stalled.running:g} requests ran {when} (limit 0)", metric=RUNNING)
+        yield Evidence(text=f"{stalled.running:g} requests ran{where} {when} (limit 0)", metric=RUNNING)
     if silent_s is not None:
         text = f"its page has not answered in time for {now_s - silent_s:.0f} s (limit {limit_s:g} s), and was not refused"
         yield Evidence(text=text, metric="aie_agent_source_up")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import aiohttp
 
+from aie_agent.progress import PageWatch, Progress
 from aie_agent.samples import Batch, Count
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.pages.lint import RULES, LintFinding
@@ -45,11 +46,15 @@ class ScrapeSource:
         """What kind of engine the last page was of; None before there was one, and for a page of no known engine."""
         self.lint: list[LintFinding] | None = None
         """What is wrong with the last page; None while there is none."""
-        self._engine = engine
+        self.engine = engine
+        """Its name here."""
+        self.progress: Progress | None = None
+        """What its pages say of its progress; None before there was one."""
         self._url = url
         self._timeout_s = timeout_s
         self._cpu_clock = cpu_clock
         self._reader = PageReader(engine)
+        self._watch = PageWatch()
         self._to_skip = 0
         self._page_bytes = 0
         self._session: aiohttp.ClientSession | None = None
@@ -68,23 +73,24 @@ class ScrapeSource:
             self.lint = None
             raise
         # In a thread: a page of some megabytes would hold up the event loop for a good part of a second.
-        (self.kind, reading, lint, problem), cost_s = await asyncio.to_thread(self._read, body)
+        (self.kind, reading, lint, problem, signs), cost_s = await asyncio.to_thread(self._read, body)
         self._page_bytes = len(body)
         self._to_skip = max(0, math.ceil(cost_s / (_MAX_BUSY * self.period_s)) - 1)
         self.refused += reading.refused
         self.lint = None if self.kind is None else lint
         if problem is not None:
             raise SourceError(f"{self._url}: {problem}")
+        self.progress = self._watch.update(now_s, signs)
         return Batch(self.name, now_s, reading.points, reading.histograms)
 
     def counts(self) -> Iterable[Count]:
         """For the agent's own metrics."""
         for reason, count in self.refused.items():
-            yield "aie_agent_scrape_refused_total", (self._engine, reason), float(count)
+            yield "aie_agent_scrape_refused_total", (self.engine, reason), float(count)
         if self.lint is not None:
             broken = {finding.rule for finding in self.lint}
             for rule in RULES:
-                yield "aie_agent_scrape_lint", (self._engine, rule), float(rule in broken)
+                yield "aie_agent_scrape_lint", (self.engine, rule), float(rule in broken)
 
     async def close(self) -> None:
         """Closes the connection."""

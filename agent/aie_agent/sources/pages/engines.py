@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from aie_agent.sources.pages.rows import EngineMap, Expected, Fold, HitRate, Info, Outcomes, Row, Term
+from aie_agent.sources.pages.rows import EngineMap, Expected, Fold, HitRate, Info, Outcomes, Row, SameSum, Term
 
 _MS_PER_S: Final = 1e3
 
@@ -24,14 +24,15 @@ def _same(
     expected: Expected = Expected.NO,
     unless: tuple[str, ...] = (),
     needs: tuple[str, ...] = (),
+    stepwise: bool = False,
 ) -> Row:
     """A family, under any of its names, that says exactly what `metric` says."""
-    return Row(f"aie_engine_{metric}", (Term(families),), expected=expected, unless=unless, needs=needs)
+    return Row(f"aie_engine_{metric}", (Term(families),), expected=expected, unless=unless, needs=needs, stepwise=stepwise)
 
 
-def _only(metric: str, family: str, *where: str, fold: Fold = Fold.SUM, unless: tuple[str, ...] = ()) -> Row:
+def _only(metric: str, family: str, *where: str, fold: Fold = Fold.SUM, stepwise: bool = False) -> Row:
     """The series of one family with certain values of one label."""
-    return Row(f"aie_engine_{metric}", (Term((family,), where=where, fold=fold),), unless=unless)
+    return Row(f"aie_engine_{metric}", (Term((family,), where=where, fold=fold),), stepwise=stepwise)
 
 
 def _highest(metric: str, *families: str, expected: Expected = Expected.NO) -> Row:
@@ -46,6 +47,11 @@ def _observed(metric: str, family: str, unless: tuple[str, ...] = ()) -> Row:
 
 def _added(metric: str, *families: str) -> Row:
     return Row(f"aie_engine_{metric}", tuple(Term((family,)) for family in families))
+
+
+def _less(metric: str, family: str, part: str, unless: tuple[str, ...] = ()) -> Row:
+    """What one counter has more than another, which counts a part of it."""
+    return Row(f"aie_engine_{metric}", (Term((family,)), Term((part,), subtract=True)), unless=unless)
 
 
 def _ended(family: str, label: str, values: dict[str, str], expected: Expected = Expected.NO) -> Row:
@@ -70,6 +76,9 @@ def _latencies(prefix: str, *expected: str) -> Iterable[Row]:
         yield _same(metric, *names, expected=Expected.ONCE_SERVED if metric in expected else Expected.NO)
 
 
+# Before v1 a prompt was counted again when it was computed again.
+_VLLM_V1: Final = ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries")
+
 _VLLM: Final = EngineMap(
     kind="vllm",
     prefixes=("vllm:",),
@@ -78,16 +87,16 @@ _VLLM: Final = EngineMap(
         _same("requests_waiting", "vllm:num_requests_waiting", expected=Expected.ALWAYS),
         _ended("vllm:request_success", "finished_reason", {**_ENDED, "repetition": "ok"}, Expected.ONCE_SERVED),
         _ended_as("rejected", "vllm:admission_rejections"),
-        # `prompt_tokens` counts whole prompts, also what the prefix cache had; only the newer family says what was computed.
+        # `prompt_tokens` counts whole prompts, also what the prefix cache had; only the newer family says what was computed. The
+        # cache's hits are counted earlier than the prompts that have them, so that no difference of the two will do.
         _only("prompt_tokens_total", "vllm:prompt_tokens_by_source", "source", "local_compute"),
-        _same("prompt_tokens_total", "vllm:prompt_tokens", unless=("vllm:prompt_tokens_by_source",)),
-        _same("generation_tokens_total", "vllm:generation_tokens", expected=Expected.ONCE_SERVED),
+        _same("generation_tokens_total", "vllm:generation_tokens", expected=Expected.ONCE_SERVED, stepwise=True),
         *_latencies("vllm:", "time_to_first_token_seconds", "request_duration_seconds"),
         # The older name promised a mean per request, and was one observation a token all along.
-        _same("inter_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+        _same("inter_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", stepwise=True),
         _same("time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"),
         # The family's own name ends in `_total`, and it is a histogram.
-        _same("step_tokens", "vllm:iteration_tokens_total"),
+        _same("step_tokens", "vllm:iteration_tokens_total", stepwise=True),
         _same("request_prompt_tokens", "vllm:request_prompt_tokens"),
         _same("request_generation_tokens", "vllm:request_generation_tokens"),
         _highest("kv_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", expected=Expected.ALWAYS),
@@ -95,7 +104,13 @@ _VLLM: Final = EngineMap(
         _same("prefix_cache_queries_total", "vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
         _same("prefix_cache_hits_total", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
     ),
+    replica="engine",
+    awake=("vllm:engine_sleep_state", "sleep_state", "awake"),
     same_count=(("vllm:request_success", "vllm:e2e_request_latency_seconds"),),
+    same_sum=(
+        SameSum("vllm:prompt_tokens", "vllm:request_prompt_tokens", _VLLM_V1),
+        SameSum("vllm:generation_tokens", "vllm:request_generation_tokens", _VLLM_V1),
+    ),
     hit_rates=(
         HitRate("vllm:gpu_prefix_cache_hit_rate", ("vllm:gpu_prefix_cache_hits", "vllm:prefix_cache_hits")),
         HitRate("vllm:cpu_prefix_cache_hit_rate", ("vllm:external_prefix_cache_hits",)),
@@ -106,6 +121,7 @@ _PREFILLED: Final = ("mode", "prefill_compute", "prefill_cache")
 # With priorities there is a series for each of them beside the total, whose priority is empty.
 _ALL_PRIORITIES: Final = ("priority", "")
 _REALTIME: Final = "sglang:realtime_tokens"
+_UNCACHED: Final = "sglang:uncached_prompt_tokens_histogram"
 
 _SGLANG: Final = EngineMap(
     kind="sglang",
@@ -113,14 +129,14 @@ _SGLANG: Final = EngineMap(
     rows=(
         Row("aie_engine_requests_running", (Term(("sglang:num_running_reqs",), _ALL_PRIORITIES),), expected=Expected.ALWAYS),
         Row("aie_engine_requests_waiting", (Term(("sglang:num_queue_reqs",), _ALL_PRIORITIES),), expected=Expected.ALWAYS),
-        # A request that is aborted while it runs is in both: it also ends.
-        _ended_as("ok", "sglang:num_requests"),
+        # `num_requests` has those that ended while they ran, however they did, so also the aborted ones; but `num_aborted_requests`
+        # has those too that had not begun. Neither is the number of those that ended well, nor is their difference.
         _ended_as("cancelled", "sglang:num_aborted_requests"),
         # The scheduler's own count moves with every step; that of the front end when a request ends, and with the cached part.
-        _only("prompt_tokens_total", _REALTIME, "mode", "prefill_compute"),
-        _observed("prompt_tokens_total", "sglang:uncached_prompt_tokens_histogram", unless=(_REALTIME,)),
-        _same("prompt_tokens_total", "sglang:prompt_tokens", unless=(_REALTIME, "sglang:uncached_prompt_tokens_histogram")),
-        _only("generation_tokens_total", _REALTIME, "mode", "decode"),
+        _only("prompt_tokens_total", _REALTIME, "mode", "prefill_compute", stepwise=True),
+        _observed("prompt_tokens_total", _UNCACHED, unless=(_REALTIME,)),
+        _less("prompt_tokens_total", "sglang:prompt_tokens", "sglang:cached_tokens", unless=(_REALTIME, _UNCACHED)),
+        _only("generation_tokens_total", _REALTIME, "mode", "decode", stepwise=True),
         _same("generation_tokens_total", "sglang:generation_tokens", unless=(_REALTIME,)),
         _same("time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
         _same("inter_token_seconds", "sglang:inter_token_latency_seconds"),
@@ -138,6 +154,7 @@ _SGLANG: Final = EngineMap(
         _same("prefix_cache_queries_total", "sglang:prompt_tokens", needs=("sglang:cached_tokens",), unless=(_REALTIME,)),
         _same("prefix_cache_hits_total", "sglang:cached_tokens", unless=(_REALTIME,)),
     ),
+    replica="dp_rank",
     same_count=(("sglang:num_requests", "sglang:e2e_request_latency_seconds"),),
     hit_rates=(HitRate("sglang:cache_hit_rate", ("sglang:cached_tokens", _REALTIME)),),
 )
@@ -162,11 +179,11 @@ _TGI: Final = EngineMap(
                 "download_adapter": "error",
             },
         ),
-        _observed("prompt_tokens_total", "tgi_request_input_length"),
+        # Lengths of prompts have what the prefix cache had, which a page does not say: there is no number of computed tokens.
         _observed("generation_tokens_total", "tgi_request_generated_tokens"),
         _same("request_duration_seconds", "tgi_request_duration", expected=Expected.ONCE_SERVED),
         _same("queue_seconds", "tgi_request_queue_duration"),
-        _same("step_seconds", "tgi_batch_inference_duration"),
+        _same("step_seconds", "tgi_batch_inference_duration", stepwise=True),
         _same("request_prompt_tokens", "tgi_request_input_length"),
         _same("request_generation_tokens", "tgi_request_generated_tokens"),
     ),
@@ -224,7 +241,7 @@ _TRTLLM: Final = EngineMap(
             Expected.ONCE_SERVED,
         ),
         _ended("trtllm_request_error", "http_code", _HTTP_CODES),
-        _same("prompt_tokens_total", "trtllm_prompt_tokens"),
+        _less("prompt_tokens_total", "trtllm_prompt_tokens", "trtllm_prompt_cached_tokens"),
         _same("generation_tokens_total", "trtllm_generation_tokens"),
         *_latencies("trtllm_", "time_to_first_token_seconds", "request_duration_seconds"),
         _same("time_per_output_token_seconds", "trtllm_time_per_output_token_seconds"),
@@ -255,6 +272,7 @@ _LLAMA_CPP: Final = EngineMap(
         _added("prefix_cache_queries_total", "llamacpp:prompt_tokens", "llamacpp:prompt_tokens_cached"),
         _same("prefix_cache_hits_total", "llamacpp:prompt_tokens_cached"),
     ),
+    beats=("llamacpp:n_decode",),
 )
 
 ENGINES: Final = (_VLLM, _SGLANG, _TGI, _TRTLLM, _LLAMA_CPP, _TRITON)

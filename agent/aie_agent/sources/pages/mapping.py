@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from aie_agent.progress import PageSigns
 from aie_agent.sources.monotonic import MonotonicSum
 from aie_agent.sources.pages.rows import HISTOGRAM_PARTS, EngineMap, Fold, Row, Term, exposed_names
+from aie_agent.sources.pages.signs import signs_of
 from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import Page, PageSample, Tags, number
@@ -30,9 +32,10 @@ _NO_KIND: Final = ("untyped", "unknown")
 
 @dataclass(slots=True)
 class Mapped:
-    """What a page says in aie's names, and how many of its samples were refused, by reason."""
+    """What a page says in aie's names and of its progress, and how many of its samples were refused, by reason."""
 
     page: Page
+    signs: PageSigns = field(default_factory=PageSigns)
     refused: Counter[str] = field(default_factory=Counter)
 
 
@@ -60,6 +63,9 @@ class _Target(NamedTuple):
     replica: Tags
 
 
+_Differences = dict[tuple[int, str, Tags], tuple[float, float]]
+"""Of each number that is a difference what it was taken from, and what it was."""
+
 _Numbers = dict[_Slot, dict[Tags, float]]
 
 
@@ -79,6 +85,7 @@ class PageMapper:
         self._seen: tuple[Set[str], dict[str, str]] | None = None
         self._memo: dict[tuple[str, Tags], list[_Target] | str] = {}
         self._sums: dict[_Slot, MonotonicSum[Tags]] = {}
+        self._differences: _Differences = {}
 
     def map(self, page: Page, names: Set[str]) -> Mapped:
         """`names` are those of the lines of `page`. Raises nothing.
@@ -98,10 +105,11 @@ class PageMapper:
             bad = broken.get(index, set()) | _unlike(of_row)
             if bad:
                 mapped.refused["bad_histogram"] += len(bad)
-            _say(self._map.rows[index], of_row, bad, self._sums, samples)
+            _say(self._map.rows[index], of_row, bad, self._sums, samples, self._differences)
         models = {value for _, tags in samples for label, value in tags if label == "model"}
         mapped.page.samples.extend(_infos(self._map, page.samples, models))
         mapped.page.samples.extend(PageSample(name, tags, value) for (name, tags), value in samples.items())
+        mapped.signs = signs_of(self._map, numbers, page.samples)
         return mapped
 
     def _to_add_up(self, numbers: dict[int, _Numbers]) -> Iterator[_Slot]:
@@ -257,22 +265,40 @@ def _say(
     bad: Set[Tags],
     sums: Mapping[_Slot, MonotonicSum[Tags]],
     samples: dict[tuple[str, Tags], float],
+    differences: _Differences,
 ) -> None:
     """Adds what `row` says to `samples`."""
-    terms: dict[tuple[str, Tags], list[float]] = {}
+    terms: dict[tuple[str, Tags], dict[int, float]] = {}
+    row_index = 0
     for slot, of_replicas in numbers.items():
+        row_index = slot.row
         if slot.is_scalar or slot.series not in bad:
             values = of_replicas.values()
             if slot in sums:
                 value = sums[slot].update(of_replicas, ())
             else:
                 value = sum(values) if row.terms[slot.term].fold is Fold.SUM else max(values)
-            terms.setdefault((slot.name, slot.tags), []).append(value)
-    for key, values_of_terms in terms.items():
-        if len(values_of_terms) == len(row.terms):
-            total = math.prod(values_of_terms) if row.product else sum(values_of_terms)
+            terms.setdefault((slot.name, slot.tags), {})[slot.term] = value
+    for key, of_terms in terms.items():
+        if len(of_terms) == len(row.terms):
+            if any(term.subtract for term in row.terms):
+                total = _difference(row, of_terms, (row_index, *key), differences)
+            else:
+                total = math.prod(of_terms.values()) if row.product else sum(of_terms.values())
             is_count = key[0].endswith(("_bucket", "_count")) and key[0] != row.metric
             samples[key] = samples.get(key, 0.0) + (total if is_count else total / row.divide_by)
+
+
+def _difference(row: Row, of_terms: Mapping[int, float], key: tuple[int, str, Tags], differences: _Differences) -> float:
+    """The terms that are added less those that are subtracted. What is subtracted may be written a moment later than the rest,
+    which is no step back: the difference falls only when what it is taken from does."""
+    whole = sum(value for term, value in of_terms.items() if not row.terms[term].subtract)
+    found = whole - sum(value for term, value in of_terms.items() if row.terms[term].subtract)
+    before = differences.get(key)
+    if before is not None and whole >= before[0]:
+        found = max(found, before[1])
+    differences[key] = (whole, found)
+    return found
 
 
 def _infos(engine: EngineMap, samples: Iterable[PageSample], models: Set[str]) -> Iterable[PageSample]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Set
 from typing import Final, NamedTuple
 
+from aie_agent.progress import PageSigns
 from aie_agent.sources.pages.engines import KNOWN, recognise
 from aie_agent.sources.pages.lint import LintFinding, lint
 from aie_agent.sources.pages.mapping import PageMapper
@@ -21,12 +22,13 @@ _JSON_HINT: Final = " (JSON: TensorRT-LLM serves Prometheus text at /prometheus/
 
 class PageReading(NamedTuple):
     """What came of one page: `kind` of engine (None when nobody knows it), what is taken, what is wrong with it, and when nothing
-    could be taken at all, why."""
+    could be taken at all, why. `signs` are what it says of the engine's progress."""
 
     kind: str | None
     reading: Reading
     lint: list[LintFinding]
     problem: str | None
+    signs: PageSigns = PageSigns()
 
 
 class PageReader:
@@ -50,24 +52,24 @@ class PageReader:
         names = {sample.name for sample in page.samples}
         if any(name.startswith(PREFIX) for name in names):
             reading = read_page(page, self._engine)
-            return self._read(OWN_KIND, None, page, names, page, reading)
+            found = self._lint_of(OWN_KIND, None, page, names, page)
+            return PageReading(OWN_KIND, reading, found, _nothing(reading, OWN_KIND))
         engine = recognise(names)
         if engine is None:
             return PageReading(None, Reading(), [], f"a metrics page of no engine that is known here: {', '.join(KNOWN)}")
         mapped = self._mapper_of(engine).map(page, names)
         reading = read_page(mapped.page, self._engine)
         reading.refused += mapped.refused
-        return self._read(engine.kind, engine, page, names, mapped.page, reading)
+        found = self._lint_of(engine.kind, engine, page, names, mapped.page)
+        return PageReading(engine.kind, reading, found, _nothing(reading, engine.kind), mapped.signs)
 
-    def _read(
-        self, kind: str, engine: EngineMap | None, page: Page, names: Set[str], mapped: Page, reading: Reading
-    ) -> PageReading:
+    def _lint_of(self, kind: str, engine: EngineMap | None, page: Page, names: Set[str], mapped: Page) -> list[LintFinding]:
         if kind != self._kind:
             self._kind, self._pages_of_kind = kind, 0
         if self._pages_of_kind % LINT_EVERY == 0:
             self._lint = lint(engine, page, names, mapped)
         self._pages_of_kind += 1
-        return PageReading(kind, reading, self._lint, _nothing(reading, kind))
+        return self._lint
 
     def _mapper_of(self, engine: EngineMap) -> PageMapper:
         if self._mapper is None or self._mapper[0] is not engine:

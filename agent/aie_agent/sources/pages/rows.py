@@ -32,15 +32,16 @@ class Term:
     """One family of the page.
 
     `families` are its names over the versions; the first that the page has is read. Counters stand here without `_total`: a page
-    may say it or not. `where` takes only the series whose label (the first item) has one of the values (the others); a label that
-    is not there has the value "". `observed_total` reads a histogram's `_sum` as a counter. `fold` is for series that differ in
-    labels that aie does not have.
+    may say it or not. `subtract` takes it from the other terms. `where` takes only the series whose label (the first item) has one
+    of the values (the others); a label that is not there has the value "". `observed_total` reads a histogram's `_sum` as a
+    counter. `fold` is for series that differ in labels that aie does not have.
     """
 
     families: tuple[str, ...]
     where: tuple[str, ...] = ()
     fold: Fold = Fold.SUM
     observed_total: bool = False
+    subtract: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Row:
     The value is the sum of the `terms` (their product with `product`), each of which the page must have, divided by `divide_by`:
     the page's unit to the catalogue's; a histogram's bounds too. `outcome` is the outcome of all of it, `outcomes` reads it from a
     label. With any of the families `unless` on the page the row is not used: another one says the same better. Nor is it without
-    one of `needs`.
+    one of `needs`. `stepwise` is what moves with every step of the model loop while requests run, and not only when one ends.
     """
 
     metric: str
@@ -75,6 +76,7 @@ class Row:
     unless: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     expected: Expected = Expected.NO
+    stepwise: bool = False
 
     def exposed_kind(self, term: Term) -> Kind:
         """The kind that the page must declare for the family of `term`."""
@@ -98,18 +100,35 @@ class HitRate:
 
 
 @dataclass(frozen=True, slots=True)
+class SameSum:
+    """A counter of tokens, and the histogram that has those of every request that ended: equal while nothing is under way. Only on
+    pages with one of `needs`, which tell the versions that count so."""
+
+    counter: str
+    histogram: str
+    needs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMap:
     """All that is known of one engine's page. `kind` is how aie calls the engine; a page is this engine's when a name on it begins
     with one of `prefixes`.
 
-    For the lint: `same_count` pairs a counter with a histogram that the engine counts in the same breath, and `hit_rates`.
+    For the search for engines that hang: `replica` is the label that tells replicas apart, `beats` are counters that move with
+    every step and are no metric, `awake` is the family, label and value of a gauge that is 0 while the engine is paused on purpose.
+
+    For the lint: `same_count` pairs a counter with a histogram that the engine counts in the same breath; `same_sum`, `hit_rates`.
     """
 
     kind: str
     prefixes: tuple[str, ...]
     rows: tuple[Row, ...]
     info: tuple[Info, ...] = ()
+    replica: str = ""
+    beats: tuple[str, ...] = ()
+    awake: tuple[str, str, str] | tuple[()] = ()
     same_count: tuple[tuple[str, str], ...] = ()
+    same_sum: tuple[SameSum, ...] = ()
     hit_rates: tuple[HitRate, ...] = ()
 
 

@@ -1,0 +1,232 @@
+"""What the pages of the engines let be known of a hang: of whole pages that stand still, and of those on which something moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from fixtures.pages import render
+
+from aie_agent.analysis.findings import Limits, View
+from aie_agent.analysis.hung import engine_hung
+from aie_agent.progress import PageWatch, Progress
+from aie_agent.samples import Batch
+from aie_agent.sources.pages.reader import PageReader
+from aie_agent.store import Store
+from aie_telemetry.api import Finding
+
+PAGES = Path(render.__file__).parent
+BEGIN_S = 1000.0
+LIMIT_S = 30.0
+
+
+class World:
+    """An engine whose page is read once a second, as the agent reads it."""
+
+    def __init__(self) -> None:
+        self.store = Store(max_series=5000, retention_s=300.0)
+        self.progress: Progress | None = None
+        self._reader, self._watch = PageReader("e"), PageWatch()
+        self.view = View(
+            store=self.store,
+            engines=["e"],
+            state=lambda _: "up",
+            processes=lambda _: [],
+            unanswered_since_s=lambda _: None,
+            progress=lambda _: self.progress,
+            limits=Limits(LIMIT_S),
+        )
+
+    def read(self, second: float, page: str) -> Finding | None:
+        now_s = BEGIN_S + second
+        read = self._reader.read(page.encode())
+        assert read.problem is None
+        self.progress = self._watch.update(now_s, read.signs)
+        self.store.apply(Batch("scrape:e", now_s, read.reading.points, read.reading.histograms))
+        return engine_hung(self.view, "e", now_s)
+
+    def run(self, page: Callable[[int], str], seconds: Iterable[int]) -> list[Finding | None]:
+        return [self.read(second, page(second)) for second in seconds]
+
+
+def recorded(name: str, *values: tuple[str, float]) -> str:
+    """A page of the fixtures, with other values for some names."""
+    page = (PAGES / f"{name}.prom").read_text()
+    for family, value in values:
+        page, count = re.subn(rf"^({re.escape(family)}(?:\{{.*\}})?) .*$", rf"\1 {value}", page, flags=re.MULTILINE)
+        assert count
+    return page
+
+
+@pytest.mark.parametrize(
+    ("page", "running"),
+    [
+        ("vllm-0.5", "vllm:num_requests_running"),
+        ("vllm-0.8", "vllm:num_requests_running"),
+        ("vllm-0.33-dp2", "vllm:num_requests_running"),
+        ("sglang-0.5.23-dp2-tp2", "sglang:num_running_reqs"),
+        ("tgi-2", "tgi_batch_current_size"),
+        ("llama.cpp-2026-10", "llamacpp:requests_processing"),
+    ],
+)
+def test_a_page_that_stands_still_with_requests_running(page: str, running: str) -> None:
+    """Each of these has something that moves with every step."""
+    world = World()
+    found = world.run(lambda _: recorded(page, (running, 2)), range(40))
+    assert not any(found[:30])
+    assert all(found[30:])
+    assert not any(World().run(lambda _: recorded(page, (running, 0)), range(40)))
+
+
+@pytest.mark.parametrize("page", ["sglang-0.4", "tensorrt-llm-1.3", "triton-24-trtllm", "llama.cpp-b4000"])
+def test_a_page_that_moves_only_when_requests_end_says_nothing_by_standing_still(page: str) -> None:
+    """A long answer looks like that."""
+    assert not any(World().run(lambda _: recorded(page), range(200)))
+
+
+def vllm(*engines: tuple[int, int, float], awake: int = 1) -> str:
+    """Requests running, tokens generated, and KV cache in use of each engine."""
+    lines = []
+    for at, (running, tokens, kv) in enumerate(engines):
+        labels = f'engine="{at}",model_name="m"'
+        lines += [
+            f"vllm:num_requests_running{{{labels}}} {running}",
+            f"vllm:generation_tokens_total{{{labels}}} {tokens}",
+            f"vllm:kv_cache_usage_perc{{{labels}}} {kv}",
+            f'vllm:engine_sleep_state{{{labels},sleep_state="awake"}} {awake}',
+            f'vllm:engine_sleep_state{{{labels},sleep_state="discard_all"}} {1 - awake}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+class TestVllm:
+    def test_a_long_prefill_in_chunks_moves_the_kv_cache_alone(self) -> None:
+        """Steps without output are not counted, and the prompt only when all of it is computed."""
+        assert not any(World().run(lambda second: vllm((1, 500, 0.001 * (second // 10))), range(200)))
+
+    def test_asleep_with_requests_in_it(self) -> None:
+        world = World()
+        assert not any(world.run(lambda _: vllm((1, 500, 0.1), awake=0), range(100)))
+        found = world.run(lambda _: vllm((1, 500, 0.1)), range(100, 140))
+        assert not any(found[:30]), "awake, it has its whole time"
+        assert found[-1]
+
+    def test_one_of_two_replicas_hangs(self) -> None:
+        world = World()
+        found = world.run(lambda second: vllm((3, 10 * second, 0.1), (2, 10 * min(second, 50), 0.2)), range(100))
+        assert not any(found[:80])
+        finding = found[80]
+        assert finding is not None
+        assert (finding.severity, finding.since_s) == ("critical", BEGIN_S + 50)
+        assert finding.summary == "engine e hangs in its replica 1: 2 requests run and no token moves"
+        assert "generated tokens in replica 1 stand at 500 for 30 s (limit 30 s)" in finding.evidence[0].text
+        moving = world.run(lambda second: vllm((3, 10 * second, 0.1), (2, 10 * second, 0.2)), range(100, 102))
+        assert not any(moving)
+
+    def test_one_of_two_replicas_is_idle(self) -> None:
+        assert not any(World().run(lambda second: vllm((3, 10 * second, 0.1), (0, 500, 0.0)), range(100)))
+
+    def test_a_replica_has_its_whole_time_from_its_first_request_on(self) -> None:
+        world = World()
+        found = world.run(lambda second: vllm((3, second, 0.1), (int(second >= 60), 500, 0.0)), range(100))
+        assert not any(found[:90])
+        assert found[90]
+
+    def test_a_replica_in_a_long_prefill(self) -> None:
+        assert not any(World().run(lambda second: vllm((3, second, 0.1), (1, 500, second // 25 / 100)), range(200)))
+
+    def test_both_replicas_asleep(self) -> None:
+        assert not any(World().run(lambda second: vllm((3, second, 0.1), (1, 500, 0.1), awake=0), range(100)))
+
+    def test_an_agent_that_stood_still(self) -> None:
+        """Nobody knows what was between two looks that are too far apart."""
+        world = World()
+        seconds = [*range(10), *range(40, 45)]
+        assert not any(world.run(lambda second: vllm((3, second, 0.1), (1, 500, 0.1)), seconds))
+
+    def test_a_replica_that_comes_back(self) -> None:
+        world = World()
+        world.run(lambda second: vllm((3, second, 0.1), (1, 500, 0.1)), range(25))
+        world.run(lambda second: vllm((3, second, 0.1)), range(25, 28))
+        assert not any(world.run(lambda second: vllm((3, second, 0.1), (1, 500, 0.1)), range(28, 50)))
+
+
+def sglang(*replicas: tuple[int, int, float], ended: int = 0, realtime: bool = False) -> str:
+    """Requests running, tokens generated, and tokens in use of each replica; the front end counts requests that `ended`."""
+    lines = [
+        f'sglang:generation_tokens_total{{model_name="m"}} {200 * ended}',
+        f'sglang:num_requests_total{{model_name="m"}} {ended}',
+    ]
+    lines += [
+        f'sglang:e2e_request_latency_seconds_{part}{{model_name="m"{le}}} {ended}'
+        for part, le in (("bucket", ',le="1"'), ("bucket", ',le="+Inf"'), ("sum", ""), ("count", ""))
+    ]
+    for at, (running, tokens, usage) in enumerate(replicas):
+        labels = f'dp_rank="{at}",model_name="m",tp_rank="{at}"'
+        lines += [f"sglang:num_running_reqs{{{labels}}} {running}", f"sglang:token_usage{{{labels}}} {usage}"]
+        lines += [f'sglang:realtime_tokens_total{{{labels},mode="decode"}} {tokens}'] if realtime else []
+    return "\n".join(lines) + "\n"
+
+
+class TestSglang:
+    def test_tokens_that_move_when_a_request_ends(self) -> None:
+        """Without `realtime_tokens_total`: answers of 100 s each, and gauges that are renewed when one begins or ends."""
+        page = lambda second: sglang((1, 0, 0.001 * (second // 100)), ended=second // 100)  # noqa: E731
+        assert not any(World().run(page, range(300)))
+
+    @pytest.mark.parametrize(("every_s", "is_found"), [(2, True), (10, True), (20, False)])
+    def test_gauges_that_are_renewed_every_so_many_steps(self, every_s: int, is_found: bool) -> None:
+        """`decode_log_interval` is 40 steps. Where these take longer than half of the limit, silence is no sign of anything."""
+        world = World()
+        page = lambda second: sglang((2, 0, 0.001 * (min(second, 200) // every_s)), ended=min(second, 200) // 100)  # noqa: E731
+        found = world.run(page, range(270))
+        assert not any(found[:229])
+        assert (found[240] is not None) == is_found
+
+    def test_too_few_moves_to_say_how_they_come(self) -> None:
+        page = lambda second: sglang((1, 0, 0.001 * (min(second, 12) // 4)))  # noqa: E731
+        assert not any(World().run(page, range(100)))
+
+    def test_one_replica_of_data_parallelism(self) -> None:
+        """sglang#26482, where the others go on."""
+        world = World()
+        page = lambda second: sglang((1, second, 0.1), (1, min(second, 20), 0.1), realtime=True)  # noqa: E731
+        found = world.run(page, range(60))
+        assert not any(found[:50])
+        assert found[50] is not None
+        assert "in its replica 1: 1 requests" in found[50].summary
+        assert not any(World().run(lambda second: sglang((1, second, 0.1), (1, second // 20, 0.1), realtime=True), range(100)))
+
+    def test_replicas_cannot_be_judged_without_their_tokens(self) -> None:
+        page = lambda second: sglang((1, 0, 0.001 * second), (1, 0, 0.1))  # noqa: E731
+        assert not any(World().run(page, range(100)))
+
+
+def llama_cpp(tokens: int, steps: int, running: int = 1) -> str:
+    return (
+        f"llamacpp:requests_processing {running}\nllamacpp:requests_deferred 0\nllamacpp:prompt_tokens_total 10\n"
+        f"llamacpp:tokens_predicted_total {tokens}\nllamacpp:n_decode_total {steps}\n"
+    )
+
+
+def test_steps_of_llama_cpp_that_have_no_metric_are_signs_of_life() -> None:
+    world = World()
+    assert not any(world.run(lambda second: llama_cpp(100, second // 20), range(200)))
+    found = world.run(lambda _: llama_cpp(100, 9), range(200, 260))
+    last_move = 180
+    assert found[last_move + 30 - 200] is not None
+    assert found[-1] is not None
+    assert found[-1].since_s == BEGIN_S + last_move
+
+
+def tgi(steps: int) -> str:
+    lines = ["tgi_batch_current_size 2", "tgi_request_generated_tokens_sum 90", "# TYPE tgi_batch_inference_duration histogram"]
+    lines += [f'tgi_batch_inference_duration_bucket{{method="decode",le="{le}"}} {steps}' for le in ("1", "+Inf")]
+    lines += [f'tgi_batch_inference_duration_{part}{{method="decode"}} {steps}' for part in ("sum", "count")]
+    return "\n".join(lines) + "\n"
+
+
+def test_steps_of_tgi_are_signs_of_life() -> None:
+    assert not any(World().run(lambda second: tgi(1 + second // 10), range(100)))
