@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fixtures.pages import render
 
-from aie_agent.sources.pages.lint import MAX_FINDINGS, RULES, SLACK, LintFinding
+from aie_agent.sources.pages.lint import MAX_FINDINGS, RULES, SLACK, SLACK_TOKENS, LintFinding
 from aie_agent.sources.pages.reader import LINT_EVERY, PageReader
 from aie_telemetry.catalogue import CATALOGUE
 from aie_telemetry.instruments import Registry
@@ -163,6 +163,45 @@ def test_requests_that_leave_no_trace() -> None:
     assert broken(page) == set()
     page = valued(valued(page, "vllm:num_requests_running", 0), "vllm:num_requests_waiting", 0)
     assert broken(page) == {("totals_disagree", "aie_engine_requests_total")}
+
+
+def at_rest(page: str) -> str:
+    """Nothing is under way any more."""
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
+        page = valued(page, name, 0)
+    return page
+
+
+def raised(page: str, name: str, by: float) -> str:
+    """`page` with the first line of `name` higher by so much."""
+    before = re.search(rf"^{re.escape(name)}(?:\{{.*\}})? (.*)$", page, flags=re.MULTILINE)
+    assert before is not None
+    return page[: before.start(1)] + str(float(before.group(1)) + by) + page[before.end(1) :]
+
+
+@pytest.mark.parametrize("name", ["vllm:prompt_tokens_total", "vllm:generation_tokens_total"])
+def test_tokens_of_requests_that_left_no_trace(name: str) -> None:
+    """vllm#55634, #31503: others ended well, so that only the sums tell. Up to 1 % or 100 tokens are none."""
+    page = at_rest(PAGES["vllm-0.33-dp2"])
+    (total,) = (sum(float(value) for value in re.findall(rf"^{name}\{{.*\}} (.*)$", page, flags=re.MULTILINE)),)
+    slack = max(SLACK_TOKENS, 0.0101 * total)
+    assert broken(page) == set()
+    assert broken(raised(page, name, slack - 5)) == set()
+    assert broken(raised(page, name, slack + 5)) == {("totals_disagree", name.removesuffix("_total"))}
+    assert broken(raised(PAGES["vllm-0.33-dp2"], name, 3010)) == set(), "of requests that run"
+
+
+def test_tokens_that_the_prefix_cache_had_are_missed_nowhere() -> None:
+    """Whole prompts on both sides; and with fewer tokens computed than asked for."""
+    page = at_rest(PAGES["vllm-0.33-dp2"])
+    assert re.search(r'by_source_total\{.*source="local_cache_hit".*\} [1-9]', page)
+    assert broken(page) == set()
+    assert broken(raised(page, "vllm:prompt_tokens_total", -900)) == set()
+
+
+def test_prompts_that_v0_computed_twice() -> None:
+    """It counts a prompt again after a preemption."""
+    assert broken(raised(at_rest(PAGES["vllm-0.5"]), "vllm:prompt_tokens_total", 5000)) == set()
 
 
 @pytest.mark.parametrize(

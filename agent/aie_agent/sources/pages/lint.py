@@ -21,6 +21,10 @@ RULES: Final = ("missing_family", "duplicate_pid", "gauge_for_counter", "counter
 SLACK: Final = 10.0
 """Requests by which two counts of the same thing may differ: those that ended while the page was written."""
 
+SLACK_TOKENS: Final = 100.0
+SLACK_SHARE: Final = 0.01
+"""By how much two counts of the same tokens may differ, whichever is more."""
+
 MAX_FINDINGS: Final = 50
 """Most findings that are kept of one page."""
 
@@ -142,14 +146,27 @@ def _same_counts(facts: _Facts) -> Iterator[LintFinding]:
 
 def _vanished(facts: _Facts) -> Iterator[LintFinding]:
     """vllm#55634, #31503: requests whose clients leave move the tokens and end in no outcome. Certain while nothing is under way:
-    those that run have not ended yet."""
+    those that run have not ended yet. Where the page has the tokens of those that ended too, each that left is missed in them."""
     ours = facts.ours
     idle = ours.get("aie_engine_requests_running") == 0 and ours.get("aie_engine_requests_waiting") == 0
+    if not idle:
+        return
     tokens = ours.get("aie_engine_generation_tokens_total", 0.0)
     ended = ours.get("aie_engine_requests_total")
-    if idle and tokens > 0 and ended == 0:
+    if tokens > 0 and ended == 0:
         text = f"{tokens:.0f} tokens were generated, nothing is under way, and no request has ended: aborted ones are not counted"
         yield LintFinding("totals_disagree", "aie_engine_requests_total", text)
+    for same in facts.engine.same_sum if facts.engine is not None else ():
+        counted = _sum(facts.page.samples, exposed_names(same.counter, Kind.COUNTER))
+        observed = _sum(facts.page.samples, (f"{same.histogram}_sum",))
+        counts_so = any(name in facts.names for family in same.needs for name in exposed_names(family, Kind.COUNTER))
+        if counts_so and counted is not None and observed is not None and counted - observed > _slack_tokens(counted):
+            text = f"{counted:.0f} tokens, and {observed:.0f} in requests that ended, while nothing is under way: aborted ones"
+            yield LintFinding("totals_disagree", same.counter, f"{text} are not counted")
+
+
+def _slack_tokens(counted: float) -> float:
+    return max(SLACK_TOKENS, SLACK_SHARE * counted)
 
 
 def _sum(samples: Iterable[PageSample], names: tuple[str, ...]) -> float | None:
