@@ -70,7 +70,7 @@ mounted() { # type, directory
     mount -t "$1" "$1" "$2" 2>/dev/null || say "$1 cannot be mounted at $2 (a container without the privilege?)"
 }
 
-packages python3-venv python3-bpfcc bpftrace
+packages python3-venv python3-bpfcc bpftrace gcc libc6-dev # the last two: simulated GPUs are compiled
 kernel_headers
 prometheus_tool
 mounted tracefs /sys/kernel/tracing

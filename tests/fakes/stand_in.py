@@ -7,8 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pynvml as nvml
+import pytest
 
 from aie_agent import simulate
+
+
+def _reason_for_no_stand_in() -> str:
+    try:
+        simulate.build.compiler()
+    except simulate.BuildError as error:
+        return str(error)
+    return ""
+
+
+needs_compiler = pytest.mark.skipif(bool(_reason_for_no_stand_in()), reason=_reason_for_no_stand_in() or "there is a compiler")
+"""For every test that loads the stand-in."""
 
 
 @contextlib.contextmanager

@@ -267,17 +267,26 @@ class Controller:
             row.delay_gpus = 0 if gpu is None else 1 << gpu
 
     def fail_field(self, field: int, error: int, gpu: int | None = None) -> None:
-        """One field of nvmlDeviceGetFieldValues returns this error.
+        """One field of nvmlDeviceGetFieldValues returns this error: on one GPU, or always. 0 heals it.
 
         Raises:
             ValueError: 16 fields fail already.
         """
+        gpus = 0 if gpu is None else 1 << gpu
         with self.edit() as config:
-            if config.field_fault_count == CONSTANTS["AIE_MAX_FIELD_FAULTS"]:
+            rows = [(row.field, row.error, row.gpus) for row in config.field_faults[: config.field_fault_count]]
+            rows = [row for row in rows if (row[0], row[2]) != (field, gpus)]
+            if error:
+                rows.append((field, error, gpus))
+            if len(rows) > CONSTANTS["AIE_MAX_FIELD_FAULTS"]:
                 raise ValueError("no more fields can be made to fail")
-            row = config.field_faults[config.field_fault_count]
-            row.field, row.error, row.gpus = field, error, 0 if gpu is None else 1 << gpu
-            config.field_fault_count += 1
+            for target, row in zip(config.field_faults, rows, strict=False):
+                target.field, target.error, target.gpus = row
+            config.field_fault_count = len(rows)
+
+    def fail_gpm(self, metric: int, error: int, gpu: int | None = None) -> None:
+        """One metric of nvmlGpmMetricsGet returns this error; see ``fail_field``."""
+        self.fail_field(CONSTANTS["AIE_GPM_FAULT"] + metric, error, gpu)
 
     # -- time and what was read ------------------------------------------------------------------------------------------------
 
@@ -302,6 +311,10 @@ class Controller:
     def calls(self, function: str) -> int:
         """How often this function was called, by every process that reads this file."""
         return int(self._state.live.calls[_FUNCTION_ROWS[function]])
+
+    def call_counts(self) -> dict[str, int]:
+        """Every function that was called, and how often."""
+        return {name: int(self._state.live.calls[row]) for name, row in _FUNCTION_ROWS.items() if self._state.live.calls[row]}
 
     def counter(self, gpu: int, name: str) -> int:
         """A counter (``counters.def``) as it stood when it was last read."""

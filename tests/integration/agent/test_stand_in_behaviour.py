@@ -11,7 +11,9 @@ import pytest
 
 from aie_agent import simulate
 from tests.fakes.nvml_calls import gpm_between
-from tests.fakes.stand_in import simulated
+from tests.fakes.stand_in import needs_compiler, simulated
+
+pytestmark = needs_compiler
 
 GIB = 1 << 30
 MONOTONE_FIELDS = (74, 75, 78, 83, 138, 139, 197, 198, 202, 204)

@@ -14,7 +14,9 @@ from aie_agent import simulate
 from aie_agent.simulate.layout import FUNCTIONS
 from tests.fakes.nvml_calls import GPU, Handles, prepare
 from tests.fakes.nvml_table import CALLS, NOT_SUPPORTED
-from tests.fakes.stand_in import simulated
+from tests.fakes.stand_in import needs_compiler, simulated
+
+pytestmark = needs_compiler
 
 ERRORS = sorted({value for name, value in vars(nvml).items() if name.startswith("NVML_ERROR_") and value > 0})
 EVERY_CALL = {row[0]: row[1] for row in (*CALLS, *NOT_SUPPORTED)}

@@ -18,7 +18,10 @@ import pytest
 
 from aie_agent import simulate
 from aie_agent.simulate.layout import FUNCTIONS, State
-from tests.fakes.stand_in import simulated
+from tests.fakes.nvml_calls import gpm_between
+from tests.fakes.stand_in import needs_compiler, simulated
+
+pytestmark = needs_compiler
 
 GIB = 1 << 30
 
@@ -180,6 +183,24 @@ def test_a_field_fails_alone(host: simulate.Controller) -> None:
     values = nvml.nvmlDeviceGetFieldValues(gpu, [82, 83, 99_999])
     assert [value.nvmlReturn for value in values] == [nvml.NVML_ERROR_UNKNOWN, nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_SUPPORTED]
     assert nvml.nvmlDeviceGetFieldValues(_gpus()[0], [82])[0].nvmlReturn == nvml.NVML_SUCCESS
+    host.fail_field(82, 0, gpu=2)
+    assert nvml.nvmlDeviceGetFieldValues(gpu, [82])[0].nvmlReturn == nvml.NVML_SUCCESS
+
+
+def test_a_metric_of_gpm_fails_alone(host: simulate.Controller) -> None:
+    gpu = _gpus()[1]
+    host.fail_gpm(2, nvml.NVML_ERROR_NO_PERMISSION, gpu=1)
+    results = gpm_between(lambda sample: nvml.nvmlGpmSampleGet(gpu, sample), lambda: host.advance(1), 2, 5)
+    assert [error for error, _ in results] == [nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_SUCCESS]
+
+
+def test_gpm_of_an_instance(host: simulate.Controller) -> None:
+    host.set_mig(0, [simulate.MigInstance("1g.10gb", 7, 10 * GIB, 16, load_ratio=0.5)])
+    gpu = _gpus()[0]
+    results = gpm_between(lambda sample: nvml.nvmlGpmMigSampleGet(gpu, 7, sample), lambda: host.advance(1), 1, 2, 20)
+    assert results[0] == (nvml.NVML_SUCCESS, pytest.approx(50, abs=0.01))
+    assert results[1] == (nvml.NVML_SUCCESS, pytest.approx(41, abs=0.01))
+    assert results[2][0] == nvml.NVML_ERROR_NOT_SUPPORTED
 
 
 def test_an_unknown_version_of_a_struct_is_refused(host: simulate.Controller) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from aie_agent import simulate
+from tests.fakes.stand_in import needs_compiler
+
+pytestmark = needs_compiler
 
 GIB = 1 << 30
 GPUSTAT = Path(sys.executable).with_name("gpustat")
@@ -177,8 +180,6 @@ def test_both_show_every_product(tmp_path: Path, profile: str) -> None:
         host.set_load(0, 0.5)
         name = simulate.PROFILES[profile].name
         assert name in _run(host, [sys.executable, "-c", "from nvitop import Device; print(Device.all()[0].as_snapshot().name)"])
-        if profile == "GB10":
-            return  # gpustat 1.1 gives up on a GPU without memory figures (its issue 179)
         assert json.loads(_run(host, [str(GPUSTAT), "--json"]))["gpus"][0]["name"] == name
 
 
@@ -187,3 +188,15 @@ def test_what_they_ask_is_counted(host: simulate.Controller) -> None:
     _run(host, [str(GPUSTAT), "--json"])
     assert host.calls("nvmlInitWithFlags") == 1
     assert host.calls("nvmlDeviceGetPowerUsage") == 2
+
+
+def test_any_command_can_be_run_on_simulated_gpus() -> None:
+    begin = [sys.executable, "-m", "aie_agent.simulate", "--gpus", "3", "--profile", "H200"]
+    done = subprocess.run([*begin, str(GPUSTAT), "--json"], capture_output=True, text=True, check=False)
+    gpus = json.loads(done.stdout)["gpus"]
+    assert [gpu["name"] for gpu in gpus] == ["NVIDIA H200"] * 3
+    assert all(gpu["utilization.gpu"] > 10 and gpu["processes"] for gpu in gpus)
+    assert subprocess.run([*begin, "false"], check=False).returncode == 1
+    assert subprocess.run([*begin, "no-such-command"], capture_output=True, check=False).returncode == 127
+    refused = subprocess.run([*begin[:3], "--gpus", "17", "true"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (2, "17 simulated GPUs: 1 to 16 are possible\n")

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from aie_agent.simulate import build
+from tests.fakes.stand_in import needs_compiler
+
+pytestmark = needs_compiler
 
 
 @pytest.fixture(name="cache")

@@ -11,6 +11,9 @@ import pynvml as nvml
 import pytest
 
 from aie_agent.simulate import build, layout
+from tests.fakes.stand_in import needs_compiler
+
+pytestmark = needs_compiler
 
 STRUCTS = sorted(name for name in layout.STRUCTURES if name.startswith("aie_"))
 # The stand-in's name of a struct, and nvidia-ml-py's.

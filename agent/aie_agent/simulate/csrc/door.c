@@ -269,6 +269,8 @@ nvmlReturn_t door_field_fault(uint32_t field, uint32_t slot)
     struct aie_field_fault rows[AIE_MAX_FIELD_FAULTS];
     uint32_t count;
     COPY_CONFIG(field_fault_count, count);
+    if (count == 0)
+        return NVML_SUCCESS;
     COPY_CONFIG(field_faults, rows);
     for (uint32_t row = 0; row < count && row < AIE_MAX_FIELD_FAULTS; row++)
         if (rows[row].field == field && (rows[row].gpus == 0 || (rows[row].gpus >> slot & 1)))

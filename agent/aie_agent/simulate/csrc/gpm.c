@@ -6,7 +6,6 @@
 
 #define SAMPLE_MAGIC 0x47504D53u
 #define FIRST_LINK_METRIC 62u
-#define FAULT_BASE 0x10000u        /* metric n fails when field FAULT_BASE + n does */
 
 struct aie_gpm_sample {
     uint32_t magic;
@@ -141,7 +140,7 @@ static void fill_metric(nvmlGpmMetric_t *to, nvmlGpmSample_t first, nvmlGpmSampl
     uint32_t beyond = to->metricId - FIRST_LINK_METRIC;
     int of_link = to->metricId >= FIRST_LINK_METRIC && beyond / 2 < second->active_links;
     const struct metric *metric = find_metric(of_link ? 60 + beyond % 2 : to->metricId);
-    to->nvmlReturn = door_field_fault(FAULT_BASE + to->metricId, second->slot);
+    to->nvmlReturn = door_field_fault(AIE_GPM_FAULT + to->metricId, second->slot);
     if (to->nvmlReturn == NVML_SUCCESS && (metric == NULL || (second->mig >= 0 && metric->form == RATE)))
         to->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
     if (to->nvmlReturn == NVML_SUCCESS && second->at_ns <= first->at_ns)

@@ -25,6 +25,8 @@
 #define AIE_MAX_COUNTERS 64
 #define AIE_MAX_PAGES 8
 
+#define AIE_GPM_FAULT 0x10000              /* metric n of GPM fails when field AIE_GPM_FAULT + n does */
+
 /* flags of a GPU: what the product has */
 #define AIE_HAS_GPM 1
 #define AIE_HAS_MIG 2
