@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="N[:PROFILE]",
             help="pretend that the host has so many GPUs (needs a C compiler); whatever shows them says that they are simulated",
         )
+        command.add_argument("--dcgm", action="store_true", help="show GPUs under dcgm-exporter's names too, at /metrics/dcgm")
         command.add_argument("--no-discovery", action="store_true", help="know only engines that are announced or named")
     statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
     statsd.add_argument(
@@ -81,6 +82,9 @@ def _config(arguments: argparse.Namespace) -> Config:
     gpu = table.get("gpu", {})
     if isinstance(gpu, dict) and arguments.simulate_gpus is not None:
         table["gpu"] = gpu | {"enabled": True, "simulate": arguments.simulate_gpus}
+    dcgm = table.get("dcgm", {})
+    if isinstance(dcgm, dict) and arguments.dcgm:
+        table["dcgm"] = dcgm | {"enabled": True}
     if isinstance(api, dict) and overrides:  # anything else is refused below, by its name
         table["api"] = api | overrides
     if isinstance(engines, list) and arguments.engine:

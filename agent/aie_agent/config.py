@@ -82,6 +82,12 @@ class GpuSection(_Section, frozen=True):
     simulate: SimulatedGpus | None = None
 
 
+class DcgmSection(_Section, frozen=True):
+    """[dcgm]: whether /metrics/dcgm shows the GPUs under dcgm-exporter's names."""
+
+    enabled: bool = False
+
+
 class EngineSection(_Section, frozen=True):
     """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
 
@@ -100,6 +106,7 @@ class Config(_Section, frozen=True):
     discovery: DiscoverySection = DiscoverySection()
     findings: FindingsSection = FindingsSection()
     gpu: GpuSection = GpuSection()
+    dcgm: DcgmSection = DcgmSection()
     engines: tuple[EngineSection, ...] = ()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -34,12 +34,21 @@ class ListenError(Exception):
 
 
 class HttpServer:
-    """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams."""
+    """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams.
 
-    def __init__(self, store: Store, render_page: Callable[[], str], events: Callable[[], tuple[api.Event, ...]] = tuple) -> None:
+    `more_pages` are other pages of metrics, by path.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        render_page: Callable[[], str],
+        events: Callable[[], tuple[api.Event, ...]] = tuple,
+        more_pages: Mapping[str, Callable[[], str]] | None = None,
+    ) -> None:
         self._store = store
         self._kept_events = events
-        self._render_page = render_page
+        self._pages = {"/metrics": render_page, **(more_pages or {})}
         self._snapshot: api.Snapshot | None = None
         self._encoded = b""
         self._changed = asyncio.Condition()
@@ -54,7 +63,7 @@ class HttpServer:
         app.add_routes(
             [
                 web.get("/", self._index),
-                web.get("/metrics", self._metrics),
+                *(web.get(path, self._metrics) for path in self._pages),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/api/v1/snapshot", self._get_snapshot),
@@ -122,8 +131,8 @@ class HttpServer:
         routes = sorted({resource.canonical for resource in request.app.router.resources()})
         return web.Response(text="aie-agent\n\n" + "\n".join(routes) + "\n")
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        response = web.Response(body=self._render_page().encode(), headers={"Content-Type": CONTENT_TYPE})
+    async def _metrics(self, request: web.Request) -> web.Response:
+        response = web.Response(body=self._pages[request.path]().encode(), headers={"Content-Type": CONTENT_TYPE})
         response.enable_compression()
         return response
 

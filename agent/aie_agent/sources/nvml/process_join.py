@@ -2,7 +2,8 @@
 
 An orphan holds a context and belongs to no engine that lives, and nothing can come of it any more: it is gone from /proc (the
 driver holds on to what it held), a zombie, hangs in the kernel (state D) for ten seconds, or was started by an engine whose
-processes have all ended. Everything else that is no engine of ours is another's work, and is left alone: a training job is no orphan.
+processes have all ended. Everything else that is no engine of ours is another's work, and is left alone: a training job is no
+orphan.
 """
 
 from __future__ import annotations
