@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 from aie_agent.samples import Batch, Found
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.base import SourceError
+from aie_agent.sources.containers import Member, Root, computes_on_gpu, joined
 from aie_agent.sources.known_engines import Known, engine_of, flag_value, is_title, port_of, read_command
 from aie_agent.sources.listeners import Listener, held_sockets, listeners
 from aie_agent.sources.procfs import Procfs
@@ -81,6 +83,7 @@ class Scanner:
         self._proc = proc
         self._procfs = Procfs(proc)
         self._seen: dict[tuple[int, int, bytes], Process] = {}
+        self._containers: dict[tuple[int, int, bytes], str | None] = {}
         self._sockets: dict[tuple[int, int], str] = {}  # the socket of an engine, by its first process
 
     def scan(self) -> list[Found]:
@@ -88,8 +91,10 @@ class Scanner:
         processes = self._processes()
         groups = groups_of(processes)
         if not groups:
-            self._sockets = {}
+            self._sockets, self._containers = {}, {}
             return []
+        for tgid, root in self._beside(processes, groups):
+            groups[root].append(tgid)
         here = listeners(self._proc)
         found = []
         sockets = {}
@@ -132,6 +137,32 @@ class Scanner:
         known = engine_of(argv)
         return Process(tgid, stat) if known is None else Process(tgid, stat, known, argv)
 
+    def _beside(self, processes: Mapping[int, Process], groups: Mapping[int, list[int]]) -> list[tuple[int, int]]:
+        """Processes that belong to an engine since they compute in its container, each with the root of its engine."""
+        known, self._containers = self._containers, {}
+
+        def container_of(tgid: int) -> str | None:
+            # A process that becomes another program has another name; until then it may be on its way into its container.
+            stat = processes[tgid].stat
+            key = (tgid, stat.start_ticks, stat.comm)
+            self._containers[key] = known[key] if key in known else self._container(tgid)
+            return self._containers[key]
+
+        roots = [Root(tgid, _kind(processes[tgid])) for tgid in groups]
+        members = {
+            tgid: Member(each.stat.parent_tgid, each.stat.start_ticks, each.is_started, _kind(each))
+            for tgid, each in processes.items()
+            if tgid != os.getpid()
+        }
+        grouped = frozenset(tgid for of_engine in groups.values() for tgid in of_engine)
+        return list(joined(roots, members, grouped, container_of, lambda tgid: computes_on_gpu(self._proc / str(tgid))))
+
+    def _container(self, tgid: int) -> str | None:
+        try:
+            return text.container_id(self._procfs.read(f"{tgid}/cgroup") or b"")
+        except OSError:
+            return None
+
     def _endpoint(self, root: Process, members: list[Process], here: Mapping[str, Listener], before: str | None) -> Endpoint | None:
         assert root.known is not None
         wanted = port_of(root.argv, root.known)
@@ -150,10 +181,7 @@ class Scanner:
 
     def _found(self, root: Process, members: Iterable[int], endpoint: Endpoint) -> Found:
         assert root.known is not None
-        try:
-            container = text.container_id(self._procfs.read(f"{root.tgid}/cgroup") or b"")
-        except OSError:
-            container = None
+        container = self._container(root.tgid)
         url, note = page_of(root, endpoint, container)
         flag = root.known.page_flag
         hint = f"it was started without {flag}" if flag and flag not in root.argv else None
@@ -162,7 +190,7 @@ class Scanner:
 
 def groups_of(processes: Mapping[int, Process]) -> dict[int, list[int]]:
     """The processes of each engine, by the one that was started, which comes first: itself, all that it started, and what stayed of
-    its session after their parent ended."""
+    its session after their parent ended. What computes beside it in its container is added later (`containers`)."""
     roots: dict[int, int | None] = {}
 
     def root_of(tgid: int, depth: int = 0) -> int | None:
@@ -186,6 +214,10 @@ def groups_of(processes: Mapping[int, Process]) -> dict[int, list[int]]:
         if root is not None and root != tgid:
             groups[root].append(tgid)
     return groups
+
+
+def _kind(process: Process) -> str:
+    return process.known.kind if process.known is not None else ""
 
 
 def _choose(held: Iterable[tuple[Process, set[str] | None]], known: Mapping[str, Listener], wanted: int) -> str | None:

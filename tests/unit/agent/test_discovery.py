@@ -221,6 +221,78 @@ class TestContainers:
         assert "another network namespace" in str(found.note)
 
 
+class TestBesideInAContainer:
+    """Ray's and mpirun's workers are no children of the engine. 5 is the first process of the container, 2000 is outside."""
+
+    CGROUP = f"0::/system.slice/docker-{HEX}.scope\n"
+
+    @pytest.fixture
+    def ray(self, host: Host) -> Host:
+        host.process(5, "sh\0entrypoint.sh\0", cgroup=self.CGROUP)
+        host.process(10, VLLM, parent=5, cgroup=self.CGROUP)
+        host.listen(10, 8000)
+        return host
+
+    def worker(
+        self, host: Host, tgid: int, line: str = "ray::RayWorkerWrapper\0", device: str = "/dev/nvidia-uvm", **options
+    ) -> None:  # type: ignore[no-untyped-def]
+        host.process(tgid, line, **{"parent": 5, "cgroup": self.CGROUP} | options)
+        (host.tree.root / str(tgid) / "fd" / "9").symlink_to(device)
+
+    def members(self, host: Host) -> tuple[int, ...]:
+        (found,) = host.scan()
+        return found.tgids
+
+    @pytest.mark.parametrize("device", ["/dev/nvidia-uvm", "/dev/kfd"])
+    def test_a_worker_that_computes(self, ray: Host, device: str) -> None:
+        self.worker(ray, 20, device=device)
+        assert self.members(ray) == self.members(ray) == (10, 20)
+
+    def test_below_a_daemon_of_the_container(self, ray: Host) -> None:
+        ray.process(7, "raylet\0", parent=5, cgroup=self.CGROUP)
+        self.worker(ray, 20, parent=7)
+        assert self.members(ray) == (10, 20), "the daemon began before, and does not compute"
+
+    def test_one_that_calls_itself_a_worker(self, ray: Host) -> None:
+        self.worker(ray, 20, line="VLLM::Worker_TP1\0", device="/dev/null", session=77)
+        self.worker(ray, 21, line="sglang::scheduler\0", device="/dev/null", session=77)
+        assert self.members(ray) == (10, 20)
+
+    def test_what_only_looks_at_gpus(self, ray: Host) -> None:
+        """A monitor holds /dev/nvidia0 and /dev/nvidiactl, and computes nothing."""
+        self.worker(ray, 20, line="dcgm-exporter\0", device="/dev/nvidiactl")
+        self.worker(ray, 21, line="nginx\0", device="/dev/null")
+        assert self.members(ray) == (10,)
+
+    def test_what_was_there_before(self, ray: Host) -> None:
+        self.worker(ray, 8)
+        assert self.members(ray) == (10,)
+
+    def test_who_entered_the_container(self, ray: Host) -> None:
+        """As with `docker exec`: its parent is outside."""
+        ray.process(2000, "containerd-shim\0")
+        self.worker(ray, 20, parent=2000)
+        assert self.members(ray) == (10,)
+
+    def test_in_another_container_or_in_none(self, ray: Host) -> None:
+        self.worker(ray, 20, cgroup=f"0::/docker-{HEX[::-1]}.scope\n")
+        self.worker(ray, 21, cgroup="0::/\n")
+        assert self.members(ray) == (10,)
+
+    def test_two_engines_in_one_container(self, ray: Host) -> None:
+        """Nobody knows whose it is."""
+        ray.process(11, f"{VLLM}--port\0" + "8001\0", parent=5, cgroup=self.CGROUP)
+        ray.listen(11, 8001)
+        self.worker(ray, 20)
+        assert [found.tgids for found in ray.scan()] == [(10,), (11,)]
+
+    def test_an_engine_outside_of_containers_gets_nothing(self, host: Host) -> None:
+        host.process(10, VLLM)
+        host.listen(10, 8000)
+        self.worker(host, 20, cgroup="0::/\n", parent=1)
+        assert self.members(host) == (10,)
+
+
 class TestAnotherUsers:
     """Descriptors that may not be read: no `fd` folder here."""
 
