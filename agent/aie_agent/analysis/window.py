@@ -55,6 +55,16 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
     return gained
 
 
+def observation_rate(all_series: Iterable[HistogramSeries], start_s: float, now_s: float) -> float | None:
+    """Observations per second of histograms taken together from `start_s` to `now_s`; None when none was known for a while."""
+    rates = []
+    for series in all_series:
+        first = next((time_s for time_s, _ in series.since(start_s)), now_s)
+        if first < now_s:
+            rates.append(sum(bucket_increase(series, start_s)) / (now_s - max(first, start_s)))
+    return sum(rates) if rates else None
+
+
 def quantile(bounds: Sequence[float], counts: Sequence[float], q: float) -> float | None:
     """The q-quantile of a histogram, as Prometheus's `histogram_quantile` gives it; None without observations.
 

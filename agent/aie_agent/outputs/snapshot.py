@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from aie_agent.about import About
-from aie_agent.analysis.window import increase, level_history, quantiles_of, rate, rate_history
+from aie_agent.analysis.window import increase, level_history, rate, rate_history
 from aie_agent.discovered import Discovered
 from aie_agent.identity import Engines
-from aie_agent.samples import Found
-from aie_agent.series import Series
+from aie_agent.outputs.engine_rows import HISTORY_POINTS, HISTORY_STEP_S, EngineRows, live, rates_by_label
 from aie_agent.sources.base import Health
-from aie_agent.sources.process import ProcessRow, ProcessSource
+from aie_agent.sources.process import ProcessSource
 from aie_agent.store import Store
 from aie_telemetry import api
-
-HISTORY_POINTS = 60
-HISTORY_STEP_S = 1.0
-
-# Sources by the part of their name before ':', and how they are called where an engine's numbers come from.
-_ORIGINS = {"scrape": "page", "statsd": "statsd", "bpf": "ebpf"}
 
 # CPU time in which this host did nothing of its own: what the hypervisor gave to others (steal), it did not use.
 _NOT_BUSY = ("idle", "iowait", "steal")
@@ -41,11 +34,10 @@ class SnapshotBuilder:
     ) -> None:
         self._store = store
         self._engines = engines
-        self._processes = processes
+        self._engine_rows = EngineRows(store, engines, processes, discovered)
         self._health = health
         self._about = about
         self._window_s = window_s
-        self._discovered = discovered
         self._gpu_rows = gpu_rows
 
     def build(
@@ -67,96 +59,11 @@ class SnapshotBuilder:
             host=self._host(now_s, start_s),
             findings=findings,
             events=events,
-            engines=tuple(self._engine(name, now_s, start_s, wall_s) for name in self._engines.names()),
+            engines=tuple(self._engine_rows.row(name, now_s, start_s, wall_s) for name in self._engines.names()),
             gpus=self._gpu_rows(now_s),
             memory=tuple(self._memory(now_s)),
             sources=tuple(self._sources(now_s)),
         )
-
-    def _engine(self, name: str, now_s: float, start_s: float, wall_s: float) -> api.Engine:
-        store = self._store
-        info = self._info(name, now_s)
-
-        def level(metric: str) -> float | None:
-            return store.current(metric, now_s, engine=name)
-
-        def per_second(metric: str, **labels: str) -> float | None:
-            return rate(_live(store.scalars(metric, engine=name, **labels), now_s), start_s, now_s)
-
-        def quantiles(metric: str) -> api.Quantiles:
-            live = [series for series in store.histograms(metric, engine=name) if series.valid_until_s >= now_s]
-            p50, p99 = quantiles_of(live, start_s, (0.5, 0.99))
-            return api.Quantiles(p50_seconds=p50, p99_seconds=p99)
-
-        outcomes = _by_label(store.scalars("aie_engine_requests_total", engine=name), "outcome", now_s, start_s)
-        failed = [value for outcome, value in outcomes.items() if outcome in ("error", "timeout")]
-        found = self._discovered.of(name) if self._discovered else None
-        began_s = level("aie_engine_start_time_seconds")
-        last_token_s = level("aie_engine_last_token_timestamp_seconds")
-        tokens = store.scalars("aie_engine_generation_tokens_total", engine=name)
-        cores = per_second("aie_process_cpu_seconds_total")
-        return api.Engine(
-            name=name,
-            state=self._engines.state(name),
-            down_since_s=self._engines.down_since_s(name),
-            kind=info.get("kind") or (found.kind if found else None),
-            container=found.container if found else None,
-            model=info.get("model") or _label_of(tokens, "model"),
-            version=info.get("version"),
-            device=info.get("device"),
-            metrics_from=self._origins(name, now_s),
-            uptime_s=None if began_s is None else max(wall_s - began_s, 0.0),
-            requests_per_second=sum(outcomes.values()) if outcomes else None,
-            errors_per_second=sum(failed) if outcomes else None,
-            outcomes_per_second=outcomes,
-            running=level("aie_engine_requests_running"),
-            waiting=level("aie_engine_requests_waiting"),
-            kv_usage_ratio=level("aie_engine_kv_usage_ratio"),
-            prompt_tokens_per_second=per_second("aie_engine_prompt_tokens_total"),
-            generation_tokens_per_second=per_second("aie_engine_generation_tokens_total"),
-            time_to_first_token=quantiles("aie_engine_time_to_first_token_seconds"),
-            inter_token=quantiles("aie_engine_inter_token_seconds"),
-            queue=quantiles("aie_engine_queue_seconds"),
-            prefill=quantiles("aie_engine_prefill_seconds"),
-            decode=quantiles("aie_engine_decode_seconds"),
-            tokenize=quantiles("aie_engine_tokenize_seconds"),
-            duration=quantiles("aie_engine_request_duration_seconds"),
-            last_token_age_s=None if last_token_s is None else max(wall_s - last_token_s, 0.0),
-            cpu_cores=cores,
-            run_queue_threads=per_second("aie_process_run_queue_seconds_total"),
-            throttled_cores=per_second("aie_process_cgroup_throttled_seconds_total"),
-            major_faults_per_second=per_second("aie_process_major_faults_total"),
-            processes=tuple(_process(row) for row in self._processes.rows(name)),
-            generation_tokens_history=rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
-            running_history=self._levels("aie_engine_requests_running", now_s, engine=name),
-            page_reason=self._page_reason(name, found),
-            note=self._note(name, found),
-        )
-
-    def _note(self, name: str, found: Found | None) -> str | None:
-        """What cannot be seen of an engine, and why."""
-        if self._engines.state(name) == "unknown":
-            return "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
-        page = found.note if found else None
-        return "; ".join(filter(None, (self._processes.note(name), page))) or None
-
-    def _page_reason(self, name: str, found: Found | None) -> str | None:
-        """Why the page of a live engine cannot be read."""
-        health = self._discovered.page_health(name) if self._discovered else None
-        if health is None or health.reason is None or self._engines.state(name) == "down":
-            return None
-        return "; ".join(filter(None, (health.reason, found.hint if found else None)))
-
-    def _info(self, name: str, now_s: float) -> dict[str, str]:
-        live = _live(self._store.scalars("aie_engine_info", engine=name), now_s)
-        return dict(live[-1].tags) if live else {}
-
-    def _origins(self, name: str, now_s: float) -> tuple[str, ...]:
-        """From where this engine's own numbers come at present."""
-        live = _live(self._store.scalars("aie_engine_requests_total", engine=name), now_s)
-        live += _live(self._store.scalars("aie_engine_generation_tokens_total", engine=name), now_s)
-        kinds = {series.source.partition(":")[0] for series in live}
-        return tuple(word for kind, word in _ORIGINS.items() if kind in kinds)
 
     def _memory(self, now_s: float) -> Iterable[api.Memory]:
         for name in self._engines.names():
@@ -188,7 +95,7 @@ class SnapshotBuilder:
         )
 
     def _host(self, now_s: float, start_s: float) -> api.Host:
-        modes = _by_label(self._store.scalars("aie_host_cpu_seconds_total"), "mode", now_s, start_s)
+        modes = rates_by_label(self._store.scalars("aie_host_cpu_seconds_total"), "mode", now_s, start_s)
         total = sum(modes.values())
 
         def share(*names: str) -> float | None:
@@ -211,7 +118,7 @@ class SnapshotBuilder:
             memory_available_bytes=level("aie_host_memory_available_bytes"),
             swap_total_bytes=level("aie_host_swap_total_bytes"),
             swap_used_bytes=level("aie_host_swap_used_bytes"),
-            major_faults_per_second=rate(_live(self._store.scalars("aie_host_major_faults_total"), now_s), start_s, now_s),
+            major_faults_per_second=rate(live(self._store.scalars("aie_host_major_faults_total"), now_s), start_s, now_s),
             pressure=self._pressure(now_s, start_s),
             cpu_busy_history=self._busy_history(now_s, cpus),
         )
@@ -220,7 +127,7 @@ class SnapshotBuilder:
         pressure = {}
         for resource in ("cpu", "memory", "io"):
             series = self._store.scalars("aie_host_pressure_seconds_total", resource=resource)
-            kinds = _by_label(series, "kind", now_s, start_s)
+            kinds = rates_by_label(series, "kind", now_s, start_s)
             if kinds:
                 pressure[resource] = api.Pressure(some_ratio=kinds.get("some"), full_ratio=kinds.get("full"))
         return pressure
@@ -273,31 +180,3 @@ class SnapshotBuilder:
             for series in self._store.scalars(metric)
         }
         return {name: rise[0] for name, rise in gained.items() if rise is not None and rise[0] > 0}
-
-
-def _live(all_series: Iterable[Series], now_s: float) -> list[Series]:
-    return [series for series in all_series if series.valid_until_s >= now_s]
-
-
-def _by_label(all_series: Iterable[Series], label: str, now_s: float, start_s: float) -> dict[str, float]:
-    """Rates per second of counters, by the value of one of their labels."""
-    groups: dict[str, list[Series]] = {}
-    for series in _live(all_series, now_s):
-        groups.setdefault(dict(series.tags).get(label, ""), []).append(series)
-    rates = {value: rate(group, start_s, now_s) for value, group in groups.items()}
-    return {value: found for value, found in rates.items() if found is not None}
-
-
-def _label_of(all_series: Sequence[Series], label: str) -> str | None:
-    return dict(all_series[-1].tags).get(label) if all_series else None
-
-
-def _process(row: ProcessRow) -> api.Process:
-    return api.Process(
-        tgid=row.tgid,
-        start_time_s=row.start_time_s,
-        command=row.command,
-        resident_anon_bytes=row.resident_anon_bytes,
-        cpu_cores=row.cpu_cores,
-        threads=row.threads,
-    )

@@ -176,3 +176,27 @@ def test_drops_name_what_and_why(world: World) -> None:
         world.feed("agent", time_s, drop, none)
     assert world.builder.build(1002.0).agent.drops == {"statsd:bad_value": 3.0}
     assert world.builder.build(1090.0).agent.drops == {}, "what was dropped long ago is no problem of now"
+
+
+def test_what_a_foreign_page_does_not_say_is_null(world: World) -> None:
+    labels = {"kind": "vllm", "version": "", "revision": "", "device": "", "dtype": ""}
+    world.feed("scrape:e", 1000.0, gauge("aie_engine_info", 1.0, tuple(sorted((*E, *labels.items())))))
+    engine = world.engine(1000.0)
+    assert (engine.kind, engine.model, engine.version, engine.device) == ("vllm", "m", None, None)
+
+
+def test_requests_of_an_engine_that_does_not_say_how_they_end(world: World) -> None:
+    """SGLang: those that end have a duration; cancelled ones are counted; errors are not known to be 0."""
+    metric = CATALOGUE["aie_engine_request_duration_seconds"]
+    for second in range(11):
+        counts = (0.0, 3.0 * second, *[0.0] * (len(metric.buckets) - 1))
+        world.feed(
+            "scrape:e",
+            1000.0 + second,
+            counter("aie_engine_requests_total", 0.5 * second, ("outcome", "cancelled")),
+            histograms=(HistogramPoint(metric.name, E, metric.buckets, counts, 1.0),),
+        )
+    engine = world.engine(1010.0)
+    assert engine.requests_per_second == pytest.approx(3.0)
+    assert engine.errors_per_second is None
+    assert engine.outcomes_per_second == pytest.approx({"cancelled": 0.5})
