@@ -52,6 +52,14 @@ class _Parts:
     twice: bool = False
 
 
+@dataclass(slots=True)
+class _Taken:
+    """Series by name and labels, while a page is read."""
+
+    scalars: dict[tuple[str, Tags], Point] = field(default_factory=dict)
+    histograms: dict[tuple[str, Tags], _Parts] = field(default_factory=dict)
+
+
 def read_page(page: Page, engine: str) -> Reading:
     """What `page` says in aie's names. Every series gets `engine` as its engine label, whatever the page calls it: the agent's
     name for it is the one that joins it to its processes.
@@ -62,38 +70,43 @@ def read_page(page: Page, engine: str) -> Reading:
     reading = Reading()
     if page.unread_lines:
         reading.refused["series_limit"] += page.unread_lines
-    scalars: dict[tuple[str, Tags], Point] = {}
-    histograms: dict[tuple[str, Tags], _Parts] = {}
+    taken = _Taken()
     for sample in page.samples:
-        if not sample.name.startswith(PREFIX):
-            continue
-        family = _family(sample.name)
-        kind = _declared(page, family.name)
-        le = next((value for name, value in sample.tags if name == "le"), None) if family.part == "_bucket" else None
-        labels = {name: value for name, value in sample.tags if le is None or name != "le"} | {"engine": engine}
-        reason = _refusal(family, kind, labels)
-        if reason is not None:
-            reading.refused[reason] += 1
-            continue
-        key = (family.name, tuple(sorted(labels.items())))
-        if key not in scalars and key not in histograms and len(scalars) + len(histograms) >= MAX_SERIES:
-            reading.refused["series_limit"] += 1
-        elif family.part:
-            _add_part(histograms.setdefault(key, _Parts()), family.part, le, sample.value)
-        elif key in scalars:
-            reading.refused["duplicate"] += 1
-        elif not math.isfinite(sample.value):
-            reading.refused["not_finite"] += 1
-        else:
-            scalars[key] = _point(sample, key)
-    reading.points = list(scalars.values())
-    for (name, tags), parts in histograms.items():
+        if sample.name.startswith(PREFIX):
+            reason = _take(sample, page, engine, taken)
+            if reason is not None:
+                reading.refused[reason] += 1
+    reading.points = list(taken.scalars.values())
+    for (name, tags), parts in taken.histograms.items():
         histogram = _histogram(name, tags, parts)
         if histogram is None:
             reading.refused["bad_histogram"] += 1
         else:
             reading.histograms.append(histogram)
     return reading
+
+
+def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | None:
+    """Adds one line to what is taken, or says why not."""
+    family = _family(sample.name)
+    kind = _declared(page, family.name)
+    le = next((value for name, value in sample.tags if name == "le"), None) if family.part == "_bucket" else None
+    labels = {name: value for name, value in sample.tags if le is None or name != "le"} | {"engine": engine}
+    reason = _refusal(family, kind, labels)
+    if reason is not None:
+        return reason
+    key = (family.name, tuple(sorted(labels.items())))
+    if key not in taken.scalars and key not in taken.histograms and len(taken.scalars) + len(taken.histograms) >= MAX_SERIES:
+        return "series_limit"
+    if family.part:
+        _add_part(taken.histograms.setdefault(key, _Parts()), family.part, le, sample.value)
+    elif key in taken.scalars:
+        return "duplicate"
+    elif not math.isfinite(sample.value):
+        return "not_finite"
+    else:
+        taken.scalars[key] = _point(sample, key)
+    return None
 
 
 def _family(name: str) -> _Family:
