@@ -6,7 +6,6 @@ unchanged and finds 1 to 16 GPUs that behave, and misbehave, as a :class:`Contro
 
 import ctypes
 import os
-import tempfile
 from pathlib import Path
 
 from aie_agent.simulate.build import CURRENT_DRIVER, SONAME, BuildError, library
@@ -51,8 +50,8 @@ __all__ = [
 def install(gpus: int = 8, profile: str = "H100", *, state_file: Path | None = None, driver: int = CURRENT_DRIVER) -> Controller:
     """Puts simulated GPUs into this process: from now on it is the stand-in that ``libnvidia-ml.so.1`` means here.
 
-    An existing ``state_file`` is followed as it is; else one is made, in the temporary directory unless it is named. May be called
-    again, with another state file: sessions of NVML end, and the next nvmlInit sees the new host.
+    An existing ``state_file`` is followed as it is; else one is made: the one named, or a temporary one that goes with ``close``.
+    May be called again, with another state file: sessions of NVML end, and the next nvmlInit sees the new host.
 
     Raises:
         BuildError: the stand-in could not be compiled.
@@ -67,7 +66,7 @@ def install(gpus: int = 8, profile: str = "H100", *, state_file: Path | None = N
     if state_file is not None and state_file.exists():
         controller = Controller(state_file)
     else:
-        controller = Controller.create(state_file or _new_state_file(), gpus, profile)
+        controller = Controller.create(state_file, gpus, profile)
     if loaded.aie_stand_in_attach(os.fsencode(controller.path)) != 0:
         raise RuntimeError(f"simulated GPUs: {controller.path} cannot be mapped")
     return controller
@@ -102,9 +101,3 @@ def _address_of_attach(loaded: ctypes.CDLL) -> int | None:
         return ctypes.cast(loaded.aie_stand_in_attach, ctypes.c_void_p).value
     except AttributeError:
         return None
-
-
-def _new_state_file() -> Path:
-    descriptor, name = tempfile.mkstemp(prefix="aie-simulated-gpus-")
-    os.close(descriptor)
-    return Path(name)

@@ -4,9 +4,7 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from aie_agent.simulate import PROFILES, BuildError, Controller, environment
 from aie_agent.simulate.build import CURRENT_DRIVER
@@ -30,20 +28,22 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the command's exit code; 127 if it was not found, 2 if there is no stand-in to run it on."""
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
-    with tempfile.TemporaryDirectory(prefix="aie-simulated-gpus-") as directory:
+    try:
+        controller = Controller.create(None, parsed.gpus, parsed.profile)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    with controller:
+        enliven(controller, parsed.gpus, pids=(os.getpid(),))
         try:
-            controller = Controller.create(Path(directory) / "state", parsed.gpus, parsed.profile)
             variables = environment(controller.path, parsed.driver)
-        except (BuildError, ValueError) as error:
+            return subprocess.run(parsed.command, env={**os.environ, **variables}, check=False).returncode
+        except BuildError as error:
             print(error, file=sys.stderr)
             return 2
-        with controller:
-            enliven(controller, parsed.gpus, pids=(os.getpid(),))
-            try:
-                return subprocess.run(parsed.command, env={**os.environ, **variables}, check=False).returncode
-            except OSError as error:
-                print(f"{parsed.command[0]}: {error.strerror}", file=sys.stderr)
-                return 127
+        except OSError as error:
+            print(f"{parsed.command[0]}: {error.strerror}", file=sys.stderr)
+            return 127
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def library(driver: int = CURRENT_DRIVER) -> Path:
 
 
 def _fingerprint() -> str:
-    digest = hashlib.sha256("\0".join((compiler(), os.uname().machine, *_FLAGS)).encode())
+    digest = hashlib.sha256("\0".join((os.uname().machine, *_FLAGS)).encode())
     for path in sorted(CSRC.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

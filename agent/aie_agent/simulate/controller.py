@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -73,14 +74,15 @@ class MigInstance(NamedTuple):
 class Controller:
     """One state file, and everything that can happen on the host it describes. GPUs are counted from 0 as the file has them."""
 
-    def __init__(self, path: Path) -> None:
-        """Drives an existing state file.
+    def __init__(self, path: Path, *, temporary: bool = False) -> None:
+        """Drives an existing state file; a temporary one is removed by ``close``.
 
         Raises:
             OSError: the file cannot be opened.
             ValueError: it is no state file of this version.
         """
         self.path = path
+        self._temporary = temporary
         self._lock = threading.RLock()
         self._fence = threading.Lock()
         self._fence.acquire()
@@ -98,8 +100,8 @@ class Controller:
             raise ValueError(f"{path} is no state file of simulated GPUs, or another version's")
 
     @classmethod
-    def create(cls, path: Path, gpus: int = 8, profile: str = "H100") -> Self:
-        """Makes a state file for so many GPUs of one product, idle and with time running.
+    def create(cls, path: Path | None = None, gpus: int = 8, profile: str = "H100") -> Self:
+        """Makes a state file for so many GPUs of one product, idle and with time running. Without a path it is a temporary one.
 
         Raises:
             ValueError: not 1 to 16 GPUs, or an unknown product.
@@ -114,14 +116,17 @@ class Controller:
         _describe_host(state.config, gpus)
         for number in range(gpus):
             describe_gpu(state.config.gpus[number], number, PROFILES[profile])
-        path.write_bytes(bytes(state))
-        return cls(path)
+        target = path or _new_temporary_file()
+        target.write_bytes(bytes(state))
+        return cls(target, temporary=path is None)
 
     def close(self) -> None:
-        """Lets go of the file. It stays as it is, and readers keep reading it."""
+        """Lets go of the file. Who has mapped it keeps reading it, also when it was a temporary one and is removed."""
         del self._state
         self._map.close()
         os.close(self._descriptor)
+        if self._temporary:
+            self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -323,6 +328,12 @@ class Controller:
 
 def _identity() -> tuple[int, int, int]:
     return CONSTANTS["AIE_STATE_MAGIC"], CONSTANTS["AIE_STATE_VERSION"], ctypes.sizeof(State)
+
+
+def _new_temporary_file() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="aie-simulated-gpus-")
+    os.close(descriptor)
+    return Path(name)
 
 
 def _now_ns(config: Any) -> int:

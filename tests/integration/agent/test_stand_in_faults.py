@@ -364,6 +364,18 @@ def test_without_a_state_file_there_is_no_driver(tmp_path: Path) -> None:
     assert _in_child(tmp_path / "absent", 580, code) == nvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
+def test_a_temporary_state_file_goes_with_its_controller() -> None:
+    with simulate.install(1) as host:
+        assert host.path.exists()
+    assert not host.path.exists()
+    nvml.nvmlInit()
+    assert nvml.nvmlDeviceGetCount() == 1
+    nvml.nvmlShutdown()
+    simulate.uninstall()
+    with pytest.raises(nvml.NVMLError_DriverNotLoaded):
+        nvml.nvmlInit()
+
+
 def test_it_says_that_it_is_simulated(host: simulate.Controller) -> None:
     assert simulate.is_simulated()
     assert nvml.nvmlDeviceGetSerial(_gpus()[0]).startswith("SIMULATED")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -200,3 +201,17 @@ def test_any_command_can_be_run_on_simulated_gpus() -> None:
     assert subprocess.run([*begin, "no-such-command"], capture_output=True, check=False).returncode == 127
     refused = subprocess.run([*begin[:3], "--gpus", "17", "true"], capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stderr) == (2, "17 simulated GPUs: 1 to 16 are possible\n")
+
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "simulated-gpus.md"
+
+
+def test_the_example_of_the_document_runs_and_its_words_exist() -> None:
+    text = DOCUMENT.read_text()
+    example = text.split("```python\n")[1].split("```")[0]
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("NVIDIA H100 80GB HBM3 ")
+    table = text.split("| to have | call |")[1].split("## What it does")[0]
+    verbs = set(re.findall(r"`([a-z_]+)(?:\([^`]*\))?`", table))
+    assert len(verbs) > 20
+    assert [verb for verb in verbs if not hasattr(simulate.Controller, verb) and not hasattr(simulate, verb)] == []
