@@ -17,6 +17,7 @@ from aie_top.views.tables import Place, rows_by_line, table_lines
 
 # From so many on, a line for all of them says more than the eye can add up.
 _SUMMED_FROM: Final = 4
+_WORDS_FROM: Final = 100
 
 
 def gpu_heights(frame: Frame) -> tuple[int, int]:
@@ -34,7 +35,7 @@ def gpu_lines(frame: Frame, _view: View, place: Place) -> list[Line]:
     lines = [header(layout, focused=place.cursor is not None)]
     for index in gpu_rows_by_line(frame, place)[1:]:
         if index is None:
-            lines.append(_summary(rows))
+            lines.append(_summary(rows, place.width))
         elif rows[index].gpu.up:
             lines.append(body(layout, rows[index], selected=index == place.cursor))
         else:
@@ -86,11 +87,12 @@ def _not_up(row: GpuRow, width: int, *, selected: bool) -> Line:
     return Line(parts, "cursor" if selected else "")
 
 
-def _summary(rows: Sequence[GpuRow]) -> Line:
+def _summary(rows: Sequence[GpuRow], width: int) -> Line:
     """Sums and the extreme of those that answer; what is not known of all of them is left out."""
     gpus = [row.gpu for row in rows]
     simulated = sum(gpu.simulated for gpu in gpus)
-    what = f"all {len(gpus)}{' (simulated)' if simulated == len(gpus) else ''}"
+    short = width < _WORDS_FROM
+    label = (" (sim)" if short else " (simulated)") if simulated == len(gpus) else ""
     lost = sum(not gpu.up for gpu in gpus)
     troubled = sum(any(map(is_wrong, row.found)) for row in rows if row.gpu.up)
     up = [gpu for gpu in gpus if gpu.up]
@@ -106,10 +108,10 @@ def _summary(rows: Sequence[GpuRow]) -> Line:
         f"util {fmt.percent(sum(busy) / len(busy))}" if busy else "",
         f"{fmt.size_of(sum(used for used, _ in held), sum(total for _, total in held))}" if held else "",
         f"{fmt.watts(sum(power))}" if power else "",
-        f"hottest {fmt.celsius(max(heat))}" if heat else "",
+        f"{'max' if short else 'hottest'} {fmt.celsius(max(heat))}" if heat else "",
     )
-    spans = [Span(f" {what}", "strong")]
+    spans = [Span(f" all {len(gpus)}{label}", "strong")]
     spans += [Span(f"  ✖ {lost} lost", "bad")] if lost else []
-    spans += [Span(f"  ▲ {troubled} in trouble", "warn")] if troubled else []
+    spans += [Span(f"  ▲ {troubled}{'' if short else ' in trouble'}", "warn")] if troubled else []
     spans += [Span(f"  {fact}", "normal") for fact in facts if fact]
     return line(*spans)
