@@ -76,6 +76,7 @@ async def _counted(http: web.Request, route: Route) -> web.StreamResponse:
         now = time.monotonic()
         ticket = ticket or metrics.enter(now, http.headers, route.operation)
         metrics.ended(ticket, outcome_of(error), now, None, error.code if isinstance(error, ApiError) else None)
+        metrics.tell_hooks()
         raise
 
 
@@ -119,7 +120,6 @@ async def _answer(http: web.Request, serving: Serving, arrival: Arrival, ticket:
 
 async def _prompt_ids(serving: Serving, arrival: Arrival, ticket: Ticket, route: Route, body: Common) -> Sequence[int]:
     """The prompt, encoded on a thread of its own. Raises ApiError for one that is too long or cannot be had in time."""
-    began_at = time.monotonic()
     try:
         async with asyncio.timeout_at(arrival.deadline):
             prompt_ids = await serving.prepare(lambda: route.prompt(arrival.model, body))
@@ -127,7 +127,7 @@ async def _prompt_ids(serving: Serving, arrival: Arrival, ticket: Ticket, route:
         raise too_long(error, route) from None
     except TimeoutError:
         raise deadline_passed(arrival.timeout_s) from None
-    serving.metrics.tokenized(ticket, time.monotonic() - began_at, len(prompt_ids))
+    serving.metrics.tokenized(ticket, time.monotonic(), len(prompt_ids))
     return prompt_ids
 
 

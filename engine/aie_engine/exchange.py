@@ -17,7 +17,7 @@ from msgspec import UNSET
 from aie_engine.answers import Answer, Choice, Shape, Usage, usage
 from aie_engine.generation import AnswerText, Generation, Piece
 from aie_engine.http_errors import ApiError, bad_request, outcome_of, queue_full, unavailable
-from aie_engine.ledger import Ticket
+from aie_engine.ledger import Lengths, Ticket
 from aie_engine.logprobs import Logprobs, ScoredToken
 from aie_engine.loop import StoppedError
 from aie_engine.plan import SamplingParams, Token
@@ -104,10 +104,16 @@ class Exchange:
 
     async def run(self) -> web.StreamResponse:
         """Answers the request. Raises ApiError; whatever is raised, the model loop is rid of the request."""
-        if not self._take_from_cache():
+        stored = self._from_cache()
+        if stored is None:
             self._submit()
+        else:
+            self._replay(stored)
         try:
-            return await (self._stream() if self._body.streams else self._whole())
+            response = await (self._stream() if self._body.streams else self._whole())
+            if stored is not None:
+                self._replayed(stored)
+            return response
         except BaseException as error:
             self._model.loop.end(self._request, outcome_of(error))
             raise
@@ -130,19 +136,24 @@ class Exchange:
         stops = self._body.stop_strings()
         return cache_key(self._model.revision, request.prompt_ids, request.max_tokens, stops, self._body.alternatives)
 
-    def _take_from_cache(self) -> bool:
-        """Puts a stored answer where the model loop would put a new one; False where there is none."""
+    def _from_cache(self) -> Stored | None:
         cache = self._serving.cache
-        stored = None if cache is None or self._key is None else cache.get(self._key)
-        if stored is None:
-            return False
+        return None if cache is None or self._key is None else cache.get(self._key)
+
+    def _replay(self, stored: Stored) -> None:
+        """Puts a stored answer where the model loop would put a new one."""
         self._key = None
         self._headers[CACHE_HEADER] = "hit"
         for token in stored.tokens[:-1]:
             self._updates.put_nowait(Update(token))
         self._updates.put_nowait(Update(stored.tokens[-1], Outcome.OK, stored.finish_reason))
-        self._serving.metrics.replayed(self._request.ticket, stored.finish_reason, time.monotonic())
-        return True
+        self._serving.metrics.replayed(self._request.ticket, Lengths(len(self._request.prompt_ids), len(stored.tokens)))
+
+    def _replayed(self, stored: Stored) -> None:
+        """A stored answer is sent: streamed to its end, or whole with the HTTP server. No model loop ends such a request."""
+        metrics = self._serving.metrics
+        metrics.ended(self._request.ticket, Outcome.OK, time.monotonic(), stored.finish_reason)
+        metrics.tell_hooks()
 
     def _store(self, reason: FinishReason) -> None:
         if self._serving.cache is not None and self._key is not None:
@@ -152,7 +163,6 @@ class Exchange:
             self._serving.cache.put(self._key, Stored(tokens, reason))
 
     def _submit(self) -> None:
-        self._serving.metrics.queued(self._request.ticket)  # before: afterwards the model loop's thread may tell the hooks more
         try:
             self._model.loop.submit(self._request)
         except QueueFullError:

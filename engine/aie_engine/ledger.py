@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from aie_engine.request import Outcome
 from aie_hooks.logits import LogitsHook
@@ -19,18 +20,28 @@ class Stage(Enum):
     ENDED = 3
 
 
-class Ticket:
-    """One request's place in the ledger, and who else follows it. `arrived_at` is in seconds of the engine's monotonic clock.
+class Lengths(NamedTuple):
+    """Tokens of a request's prompt and of its answer."""
 
+    prompt_tokens: int
+    answer_tokens: int
+
+
+class Ticket:
+    """One request's place in the ledger, and who else follows it. Times are seconds of the engine's monotonic clock.
+
+    `queued_at` is None before the model loop takes the request, `replayed` for all that the response cache does not answer.
     `hook` and `logits` are None where there are no such hooks, or where they failed.
     """
 
-    __slots__ = ("arrived_at", "hook", "logits", "stage")
+    __slots__ = ("arrived_at", "hook", "logits", "queued_at", "replayed", "stage")
 
     def __init__(self, arrived_at: float, hook: RequestHook | None, logits: LogitsHook | None = None) -> None:
         self.arrived_at = arrived_at
         self.hook = hook
         self.logits = logits
+        self.queued_at: float | None = None
+        self.replayed: Lengths | None = None
         self.stage = Stage.WAITING
 
 

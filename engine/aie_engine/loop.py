@@ -1,7 +1,8 @@
 """The one thread that owns the model: it asks the scheduler for a step, runs it, and hands out what came of it.
 
-The other threads talk to the scheduler through here, under one lock that is never held while the model computes. So a full
-queue is known at once, a client that leaves frees its memory at once, and no message can overtake another.
+The other threads talk to the scheduler through here, under one lock that is never held while the model computes, nor while hooks
+are told. So a full queue is known at once, a client that leaves frees its memory at once, and no message can overtake another.
+What came of a step is on the page first, then with the clients, and only then with the hooks.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class ModelLoop:
             if self._stopping:
                 raise StoppedError
             self._scheduler.submit(request)
+            self._tell(self._metrics.queued, request.ticket, self._clock())
             self._wake.notify()
+        self._tell_hooks()
 
     def end(self, request: Request, outcome: Outcome, finish_reason: FinishReason | None = None) -> None:
         """Ends a request from outside: its client left, or its text is complete. Nothing happens if it has ended."""
@@ -85,6 +88,7 @@ class ModelLoop:
             now = self._clock()
             if self._scheduler.end(request, outcome, now, finish_reason):
                 self._ended(request, outcome, now)
+        self._tell_hooks()
 
     def drain_s(self) -> float | None:
         """Seconds until those who wait now will probably run; None before anybody has been served."""
@@ -126,6 +130,7 @@ class ModelLoop:
                     news = [(request, Update(outcome=Outcome.TIMEOUT)) for request in plan.expired]
             if news:
                 self._hand_out(news)
+            self._tell_hooks()
             if plan is None or plan.chunks:
                 return plan
 
@@ -143,7 +148,8 @@ class ModelLoop:
             started = self._clock()
             sampled = self._compute(plan)
             with annotate("deliver"):
-                self._hand_out(self._step_over(sampled, started))
+                self._hand_out(self._step_over(plan, sampled, started))
+        self._tell_hooks()
 
     def _compute(self, plan: Plan) -> Sequence[Token | None] | None:
         """The step's tokens; None when it failed."""
@@ -154,12 +160,12 @@ class ModelLoop:
             _log.exception("a step of %d chunks failed", len(plan.chunks))
             return None
 
-    def _step_over(self, sampled: Sequence[Token | None] | None, started: float) -> list[Delivery]:
+    def _step_over(self, plan: Plan, sampled: Sequence[Token | None] | None, started: float) -> list[Delivery]:
         now = self._clock()
         with self._wake:
             result = None if sampled is None else self._take_in(sampled, now - started, now)
             if result is None:
-                return self._step_failed(now - started, now)
+                return self._step_failed(plan, now - started, now)
             self._tell(self._metrics.step, result, now - started, now, time.time())
             for request in result.ended:
                 self._ended(request, Outcome.OK, now)
@@ -173,9 +179,9 @@ class ModelLoop:
             _log.exception("the results of a step cannot be used")
             return None
 
-    def _step_failed(self, duration_s: float, now: float) -> list[Delivery]:
+    def _step_failed(self, plan: Plan, duration_s: float, now: float) -> list[Delivery]:
         failed = self._scheduler.step_failed(now)
-        self._tell(self._metrics.step_failed, duration_s)
+        self._tell(self._metrics.step_failed, duration_s, len(plan.chunks), sum(len(chunk.token_ids) for chunk in plan.chunks))
         for request in failed:
             self._ended(request, Outcome.ERROR, now)
         return [(request, Update(outcome=Outcome.ERROR, detail="The engine failed to compute.")) for request in failed]
@@ -184,6 +190,10 @@ class ModelLoop:
         """Tells the metrics of a request that the scheduler has just ended."""
         self._tell(self._metrics.ended, request.ticket, outcome, now, request.finish_reason)
         self._tell(self._metrics.stages.generated, request)
+
+    def _tell_hooks(self) -> None:
+        """To be called without the lock."""
+        self._tell(self._metrics.tell_hooks)
 
     def _end_all(self, detail: str) -> list[Delivery]:
         now = self._clock()

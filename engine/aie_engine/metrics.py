@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from aie_engine.complaints import Complaints
-from aie_engine.ledger import Counts, Ledger, Stage, Ticket
+from aie_engine.hook_news import HookNews
+from aie_engine.ledger import Counts, Ledger, Lengths, Stage, Ticket
 from aie_engine.request import Outcome, Request
 from aie_engine.response_cache import CacheStats, ResponseCache
 from aie_engine.scheduler import StepResult
@@ -75,7 +76,8 @@ class EngineMetrics:
     """The engine's instruments. Times are seconds of the engine's monotonic clock unless a name says `wall`.
 
     Request counts come from a `Ledger`, and a page shows one view of it: received equals outcomes plus running plus waiting
-    on every page, whatever happens meanwhile. Hooks that raise are logged and change nothing here.
+    on every page, whatever happens meanwhile. Hooks that raise are logged and change nothing here. What the model loop tells is on
+    the page at once, and told to the hooks by `tell_hooks`, outside the loop's lock. The hooks' clock must be the engine's.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class EngineMetrics:
         self._batch_size = self._registry.distribution("aie_engine_step_batch_size", *self._labels)
         self._step_tokens = self._registry.distribution("aie_engine_step_tokens", *self._labels)
         self._complaints = Complaints(_log)
+        self._news = HookNews(self._complaints)
         self.stages = StageTimes(self._registry, engine, model)
         lag = self._registry.distribution("aie_engine_event_loop_lag_seconds", *self._labels)
         self.event_loop_lag = lag.observe
@@ -115,27 +118,29 @@ class EngineMetrics:
 
     def enter(self, now: float, headers: Mapping[str, str] | None = None, operation: str | None = None) -> Ticket:
         """A request reached the engine, with these HTTP headers; `operation` is OpenTelemetry's name for what it asks."""
-        hook = self._complaints.call(self._hooks.enter, headers, operation=operation)
+        hook = self._complaints.call(self._hooks.enter, headers, operation=operation, at_s=now)
         logits = None if self._logits is None else self._complaints.call(self._logits.enter)
         ticket = Ticket(now, hook, logits)
         self.ledger.enter(ticket)
         return ticket
 
-    def tokenized(self, ticket: Ticket, duration_s: float, prompt_tokens: int) -> None:
-        """A request's prompt became so many tokens within so much time."""
-        self.stages.tokenized(duration_s, prompt_tokens)
+    def tokenized(self, ticket: Ticket, now: float, prompt_tokens: int) -> None:
+        """A request's prompt is so many tokens now."""
+        self.stages.tokenized(now - ticket.arrived_at)
         if ticket.hook is not None:
-            self._complaints.call(ticket.hook.tokenized, prompt_tokens)
+            self._complaints.call(ticket.hook.tokenized, prompt_tokens, at_s=now)
 
-    def queued(self, ticket: Ticket) -> None:
-        """A request is about to be given to the model loop."""
+    def queued(self, ticket: Ticket, now: float) -> None:
+        """The model loop took a request into its queue."""
+        ticket.queued_at = now
         if ticket.hook is not None:
-            self._complaints.call(ticket.hook.queued)
+            self._news.add(ticket.hook.queued, now)
 
-    def replayed(self, ticket: Ticket, finish_reason: str, now: float) -> None:
-        """A request was answered from the response cache: all its tokens came at once, and it never ran."""
-        self._ttft.observe(now - ticket.arrived_at)
-        self.ended(ticket, Outcome.OK, now, finish_reason)
+    def replayed(self, ticket: Ticket, lengths: Lengths) -> None:
+        """A request is answered from the response cache: it never runs, and ends when its answer is sent."""
+        ticket.replayed = lengths
+        if ticket.hook is not None:
+            self._complaints.call(ticket.hook.cached, lengths.answer_tokens)
 
     def watch_cache(self, cache: ResponseCache) -> None:
         """From now on the page also tells of the response cache; without this it is absent."""
@@ -144,9 +149,9 @@ class EngineMetrics:
     def admitted(self, ticket: Ticket, now: float) -> None:
         """A request left the queue for the batch."""
         if self.ledger.admit(ticket, now):
+            self._left_queue(ticket, now)
             if ticket.hook is not None:
-                self._complaints.call(ticket.hook.admitted)
-            self._queue.observe(now - ticket.arrived_at)
+                self._news.add(ticket.hook.admitted, now)
 
     def ended(
         self,
@@ -163,19 +168,21 @@ class EngineMetrics:
         stage = self.ledger.end(ticket, outcome)
         if stage is None:
             return
-        if stage is Stage.RUNNING:
+        if stage is Stage.RUNNING or ticket.replayed is not None:
             self._duration.observe(now - ticket.arrived_at)
+        else:
+            self._left_queue(ticket, now)
+        if ticket.replayed is not None:
+            self.stages.answered(*ticket.replayed)
         if ticket.hook is not None:
-            self._complaints.call(ticket.hook.end, outcome.value, finish_reason=finish_reason, error_type=error_type)
+            self._news.add(ticket.hook.end, outcome.value, finish_reason=finish_reason, error_type=error_type, at_s=now)
         if ticket.logits is not None:
             # What was cut off says nothing of the model: only who ended it.
-            self._complaints.call(ticket.logits.end if outcome is Outcome.OK else ticket.logits.discard)
+            self._news.add(ticket.logits.end if outcome is Outcome.OK else ticket.logits.discard)
 
     def step(self, result: StepResult, duration_s: float, now: float, wall_s: float) -> None:
         """A step of the model loop ended at `now`. Equal gaps are recorded together: one call a group, not one a token."""
-        self._step.observe(duration_s)
-        self._batch_size.observe(result.requests)
-        self._step_tokens.observe(result.prompt_tokens + result.decode_tokens)
+        self._computed(duration_s, result.requests, result.prompt_tokens + result.decode_tokens)
         self._prompt_tokens.add(result.prompt_tokens)
         for request in result.first:
             self._ttft.observe(now - request.ticket.arrived_at)
@@ -186,16 +193,36 @@ class EngineMetrics:
             self._generation_tokens.add(len(result.sampled))
             self.last_token_at = now
             self._set("aie_engine_last_token_timestamp_seconds", wall_s)
-        for request in result.sampled:
-            # Once for each token: so without the detour through `Complaints.call`.
-            try:
-                _tell_hooks(request)
-            except Exception as error:  # noqa: BLE001 - a hook must not end what it observes
-                self._complaints.tell(_tell_hooks, error)
+            self._news.add(self._tell_tokens, result.sampled, now)
 
-    def step_failed(self, duration_s: float) -> None:
-        """A step of the model loop raised after so many seconds."""
+    def step_failed(self, duration_s: float, requests: int, tokens: int) -> None:
+        """A step of the model loop, for so many requests and tokens, raised after so many seconds."""
+        self._computed(duration_s, requests, tokens)
+
+    def tell_hooks(self) -> None:
+        """Tells the hooks what happened since the last time. To be called by whoever called `queued`, `admitted`, `ended` or
+        `step`, as soon as nobody waits for it any more; the page knows already. Never raises."""
+        self._news.tell()
+
+    def _computed(self, duration_s: float, requests: int, tokens: int) -> None:
         self._step.observe(duration_s)
+        self._batch_size.observe(requests)
+        self._step_tokens.observe(tokens)
+
+    def _left_queue(self, ticket: Ticket, now: float) -> None:
+        if ticket.queued_at is not None:
+            self._queue.observe(now - ticket.queued_at)
+
+    def _tell_tokens(self, sampled: Sequence[Request], now: float) -> None:
+        """A token of each of these requests came out: in one pass, because there is one at every step."""
+        hooks = []
+        for request in sampled:
+            ticket = request.ticket
+            if ticket.hook is not None:
+                hooks.append(ticket.hook)
+            if ticket.logits is not None and ticket.logits.wanted:
+                self._complaints.call(_tell_distribution, request)
+        self._hooks.step(hooks, now)
 
     def page(self) -> str:
         """The page in Prometheus' text format."""
@@ -267,12 +294,8 @@ class EngineMetrics:
         self._registry.value(name, *self._labels, *more_labels).set(float(value))
 
 
-def _tell_hooks(request: Request) -> None:
-    """A token of this request came out."""
-    ticket = request.ticket
-    if ticket.hook is not None:
-        ticket.hook.token()
-    if ticket.logits is not None and ticket.logits.wanted:
-        detail = request.last_token.detail if request.last_token else None
-        if detail is not None:
-            ticket.logits.add(detail.logprob, detail.entropy, detail.logsumexp)
+def _tell_distribution(request: Request) -> None:
+    """What the last token of this request was drawn from."""
+    detail = request.last_token.detail if request.last_token else None
+    if detail is not None and request.ticket.logits is not None:
+        request.ticket.logits.add(detail.logprob, detail.entropy, detail.logsumexp)

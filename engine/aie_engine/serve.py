@@ -25,7 +25,6 @@ from aie_hooks.allocator import AllocatorHook
 from aie_hooks.emitter import Emitter
 from aie_hooks.logits import LogitsHooks
 from aie_hooks.requests import RequestHooks
-from aie_hooks.tracing import Tracer
 
 EXIT_OK: Final = 0
 EXIT_CRASHED: Final = 1
@@ -35,6 +34,7 @@ _ALLOCATOR_PERIOD_S: Final = 1.0
 _IDLE_POLL_S: Final = 0.02
 _LAST_STEP_S: Final = 5.0  # for the step under way, once the grace time is over
 _LAST_WRITES_S: Final = 2.0
+_LAST_SPANS_S: Final = 1.0
 _BACKLOG: Final = 512
 
 _log = logging.getLogger(__name__)
@@ -47,8 +47,10 @@ def serve(config: EngineConfig) -> int:
     try:
         tracer = None if provider is None else request_tracer(config, provider)
         # Before anything is loaded: a port in use should not take seconds to be found out.
-        process = _Process(config, _bind(config.host, config.port), emitter, tracer)
+        hooks = RequestHooks(emitter, model=config.model_name, tracer=tracer, clock=time.monotonic)
+        process = _Process(config, _bind(config.host, config.port), emitter, hooks)
         status = asyncio.run(process.run())
+        hooks.wait_for_spans(_LAST_SPANS_S)
     finally:
         emitter.close()
         if provider is not None:
@@ -92,10 +94,9 @@ def _deliver(news: list[Delivery]) -> None:
 class _Process:
     """Wires the parts together and takes them down again, in order."""
 
-    def __init__(self, config: EngineConfig, listener: socket.socket, emitter: Emitter, tracer: Tracer | None) -> None:
+    def __init__(self, config: EngineConfig, listener: socket.socket, emitter: Emitter, hooks: RequestHooks) -> None:
         self._config = config
         self._listener = listener
-        hooks = RequestHooks(emitter, model=config.model_name, tracer=tracer)
         logits = LogitsHooks(emitter, model=config.model_name)
         self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time(), logits=logits)
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)

@@ -1,4 +1,7 @@
-"""How long each stage of a request takes and how long requests are: exact, one observation a request and stage."""
+"""How long each stage of a request takes and how long requests are: exact, one observation a request and stage.
+
+What each stage is stands in the catalogue; `aie_hooks.requests` follows the same words, and a test holds one against the other.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,9 @@ class StageTimes:
         self._prompt_tokens = registry.distribution("aie_engine_request_prompt_tokens", *labels)
         self._generation_tokens = registry.distribution("aie_engine_request_generation_tokens", *labels)
 
-    def tokenized(self, duration_s: float, prompt_tokens: int) -> None:
-        """A request's prompt became so many tokens. Prompts that are refused before they are all encoded are not here."""
+    def tokenized(self, duration_s: float) -> None:
+        """A request's prompt became tokens. Prompts that are refused before they are all encoded are not here."""
         self._tokenize.observe(duration_s)
-        self._prompt_tokens.observe(prompt_tokens)
 
     def first_token(self, request: Request, now: float) -> None:
         """A request's first token came."""
@@ -33,17 +35,20 @@ class StageTimes:
             self._prefill.observe(now - request.admitted_at)
 
     def generated(self, request: Request) -> None:
-        """A request ended. Its tokens are counted if it ever ran; the spaces between them need two of them."""
-        if request.admitted_at is None:
-            return
+        """A request ended. One without tokens leaves nothing; the time between tokens needs two of them."""
         tokens = len(request.output_ids)
-        self._generation_tokens.observe(tokens)
-        if request.first_token_at is None or request.last_token_at is None:
+        if not tokens:
             return
-        decode_s = request.last_token_at - request.first_token_at
-        self._decode.observe(decode_s)
-        if tokens > 1:
+        self.answered(len(request.prompt_ids), tokens)
+        if tokens > 1 and request.first_token_at is not None and request.last_token_at is not None:
+            decode_s = request.last_token_at - request.first_token_at
+            self._decode.observe(decode_s)
             self._per_output_token.observe(decode_s / (tokens - 1))
+
+    def answered(self, prompt_tokens: int, answer_tokens: int) -> None:
+        """A request ended that had tokens, from the model or from the response cache."""
+        self._prompt_tokens.observe(prompt_tokens)
+        self._generation_tokens.observe(answer_tokens)
 
     def detokenized(self, duration_s: float) -> None:
         """All tokens of one answer became text, in so much time together."""

@@ -5,7 +5,7 @@
     request.tokenized(17)              # its prompt has 17 tokens
     request.queued()                   # it waits for a place in the batch
     request.admitted()                 # it has one
-    request.token()                    # once per token, or token(n) for n of them at once
+    request.token()                    # once per token, or token(n) for n at once, or hooks.step(requests) for a whole batch
     request.end("ok")                  # or error, cancelled, timeout, rejected
 
 or, where one function serves a request from start to end, `with hooks.enter() as request:`, which ends it by how it is left.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, ParamSpec
 
@@ -101,6 +101,13 @@ class RequestHooks:
         except Exception as error:  # noqa: BLE001 - a clock of the caller's; the request goes on, and is counted
             self.emitter.failed("the clock, at a request's arrival,", error)
             return RequestHook(self, None, sampled=False)
+
+    def step(self, requests: Iterable[RequestHook], at_s: float | None = None) -> None:
+        """A token of each of these requests came out: as `token()` for each of them, but counted in one addition."""
+        tokens = 0
+        for request in requests:
+            tokens += request.one_of_many(at_s)
+        self.tokens.add(tokens)
 
     def wait_for_spans(self, timeout_s: float) -> bool:
         """Waits until the spans of all requests that ended are made; whether they are. To be called before the SDK is shut down."""
@@ -255,6 +262,17 @@ class RequestHook:
                 self._look_at(n, at_s)
             except Exception as error:  # noqa: BLE001 - as `_guarded`, of which this call is spared the price
                 self.failed("token", error)
+
+    def one_of_many(self, at_s: float | None) -> int:
+        """As `token()`, except that the caller counts: how many. For `RequestHooks.step`."""
+        if self._ended:
+            return 0
+        if self._watched or self._prompt_due:
+            try:
+                self._look_at(1, at_s)
+            except Exception as error:  # noqa: BLE001 - as in `token`
+                self.failed("token", error)
+        return 1
 
     def _look_at(self, n: int, at_s: float | None) -> None:
         """The rest of `token`, for a request that is watched, and for the first token of every other."""

@@ -43,7 +43,7 @@ class FakeEngine:
         self.config = EngineConfig(model="fake", **({"kv_tokens": 4000, "statsd": "off"} | settings))
         self.runner = FakeRunner(self.config.kv_tokens, self.config.max_step_tokens)
         self.emitter = Emitter("fake", self.config.statsd)
-        self.hooks = RequestHooks(self.emitter, model="fake", rate=hook_rate, tracer=tracer)
+        self.hooks = RequestHooks(self.emitter, model="fake", rate=hook_rate, tracer=tracer, clock=time.monotonic)
         self.logits = LogitsHooks(self.emitter, model="fake", rate=hook_rate)
         self.metrics = EngineMetrics("fake", "fake", self.hooks, start_wall_s=time.time(), logits=self.logits)
         self.serving = Serving(self.config, self.metrics)
@@ -83,6 +83,11 @@ class FakeEngine:
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
         self.emitter.close()
+
+    def settle(self) -> None:
+        """Waits until the hooks have been told of everything that clients know, and all spans are made."""
+        self.metrics.tell_hooks()
+        assert self.hooks.wait_for_spans(WAIT_S)
 
     def outcomes(self) -> dict[str, int]:
         """Ended requests by outcome, without zeros."""

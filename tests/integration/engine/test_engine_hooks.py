@@ -111,10 +111,12 @@ def torn(*_: Any, **__: Any) -> Any:
 
 _HOOKS = [
     (RequestHooks, "enter"),
+    (RequestHooks, "step"),
     (RequestHook, "tokenized"),
     (RequestHook, "queued"),
     (RequestHook, "admitted"),
-    (RequestHook, "token"),
+    (RequestHook, "one_of_many"),
+    (RequestHook, "cached"),
     (RequestHook, "end"),
     (LogitsHooks, "enter"),
     (LogitsHook, "add"),
@@ -150,7 +152,7 @@ def test_a_hook_that_throws_changes_no_answer_and_no_count(broken_engine: FakeEn
     assert broken_engine.serving.model().loop.kv_usage().used == 0
     page = get(url, "/metrics").body.decode()
     assert 'aie_engine_generation_tokens_total{engine="fake",model="fake"} 16' in page
-    assert 'aie_engine_request_duration_seconds_count{engine="fake",model="fake"} 3' in page
+    assert 'aie_engine_request_duration_seconds_count{engine="fake",model="fake"} 4' in page
     assert (
         1 <= len([record for record in caplog.records if record.exc_info and record.exc_info[0] is TornError]) <= len(_HOOKS)
     )  # each once

@@ -95,6 +95,7 @@ def traced_engine(collector: Collector, rate: float = 0.0, **settings: Any) -> I
     provider = otlp_provider(config)
 
     def spans() -> list[Any]:
+        engine.settle()
         assert provider.force_flush(int(WAIT_S * 1000))
         return collector.spans
 
@@ -158,12 +159,15 @@ def test_what_was_refused_says_why(collector: Collector) -> None:
     assert [event.name for event in broken.events] == ["received", "tokenised", "queued", "prefill", "done"]
 
 
-def test_a_hit_of_the_cache_is_a_span_without_a_queue(collector: Collector) -> None:
+def test_a_hit_of_the_cache_is_a_span_that_says_so(collector: Collector) -> None:
     with traced_engine(collector, response_cache_bytes=10_000) as (engine, spans):
         for _ in range(2):
             post(engine.url, CHAT, chat(temperature=0), TRACED)
-        _, hit = spans()
+        computed, hit = spans()
     assert [event.name for event in hit.events] == ["received", "tokenised", "done"]
+    assert "aie.response_cache.hit" not in attributes(computed)
+    assert attributes(hit) == attributes(computed) | {"aie.response_cache.hit": True}
+    assert attributes(hit)["gen_ai.usage.output_tokens"] > 0
     assert attributes(hit)["aie.outcome"] == "ok"
 
 

@@ -128,6 +128,8 @@ def test_the_allocators_numbers_do_not_exist_before_the_model() -> None:
 def test_a_request_is_followed_from_arrival_to_end() -> None:
     metrics = new_metrics()
     request = new_request(ticket=metrics.enter(10.0))
+    metrics.tokenized(request.ticket, 10.5, 5)
+    metrics.queued(request.ticket, 10.75)
     assert values(metrics.page())["aie_engine_requests_waiting"] == 1
     metrics.admitted(request.ticket, 12.0)
     metrics.admitted(request.ticket, 13.0)  # no second time
@@ -141,7 +143,8 @@ def test_a_request_is_followed_from_arrival_to_end() -> None:
         "aie_engine_requests_total/ok": 1,
         "aie_engine_requests_total/cancelled": 0,
         "aie_engine_requests_running": 0,
-        "aie_engine_queue_seconds_sum": 2.0,
+        "aie_engine_tokenize_seconds_sum": 0.5,
+        "aie_engine_queue_seconds_sum": 1.25,
         "aie_engine_queue_seconds_count": 1,
         "aie_engine_time_to_first_token_seconds_sum": 2.5,
         "aie_engine_inter_token_seconds_sum": 0.25,
@@ -159,7 +162,27 @@ def test_a_rejected_request_has_no_duration() -> None:
     metrics.ended(metrics.enter(0.0), Outcome.REJECTED, 1.0)
     page = values(metrics.page())
     assert page["aie_engine_requests_total/rejected"] == 1
+    assert page["aie_engine_request_duration_seconds_count"] == page["aie_engine_queue_seconds_count"] == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CANCELLED, Outcome.ERROR])
+def test_who_ends_in_the_queue_has_waited_in_it(outcome: Outcome) -> None:
+    metrics = new_metrics()
+    ticket = metrics.enter(0.0)
+    metrics.queued(ticket, 1.0)
+    metrics.ended(ticket, outcome, 31.0)
+    page = values(metrics.page())
+    assert (page["aie_engine_queue_seconds_count"], page["aie_engine_queue_seconds_sum"]) == (1, 30.0)
     assert page["aie_engine_request_duration_seconds_count"] == 0
+
+
+def test_a_step_that_failed_took_its_time_and_its_tokens() -> None:
+    metrics = new_metrics()
+    metrics.step_failed(0.25, 3, 40)
+    page = values(metrics.page())
+    assert page["aie_engine_step_seconds_sum"] == 0.25
+    assert (page["aie_engine_step_batch_size_sum"], page["aie_engine_step_tokens_sum"]) == (3, 40)
+    assert page["aie_engine_prompt_tokens_total"] == page["aie_engine_generation_tokens_total"] == 0
 
 
 def test_busy_lasts_from_the_first_running_request_to_the_last() -> None:

@@ -14,7 +14,7 @@ from aie_engine.loop import Delivery, ModelLoop, StoppedError
 from aie_engine.metrics import EngineMetrics
 from aie_engine.request import FinishReason, Outcome, Request, Update
 from aie_engine.scheduler import Limits, Scheduler
-from aie_hooks.requests import RequestHook
+from aie_hooks.requests import RequestHook, RequestHooks
 
 WAIT_S = 30  # a bound for what should come at once; never waited for in a test that passes
 
@@ -131,7 +131,7 @@ def test_a_hook_that_fails_costs_no_request_and_no_count(rig: Rig, monkeypatch: 
     def broken(*_: object) -> None:
         raise RuntimeError("the hook tears")
 
-    for method in ("admitted", "token", "end"):
+    for method in ("queued", "admitted", "one_of_many", "end"):
         monkeypatch.setattr(RequestHook, method, broken)
     for _ in range(3):
         assert rig.wait(rig.submit(b"x", 5)[1]).outcome is Outcome.OK
@@ -139,6 +139,30 @@ def test_a_hook_that_fails_costs_no_request_and_no_count(rig: Rig, monkeypatch: 
     assert rig.metrics.last_token_at is not None
     page = rig.metrics.page()
     assert 'aie_engine_generation_tokens_total{engine="e",model="m"} 15' in page
+
+
+@pytest.mark.parametrize(("owner", "method"), [(RequestHooks, "step"), (RequestHook, "end")])
+def test_a_hook_that_hangs_holds_up_neither_tokens_nor_the_page(
+    rig: Rig, owner: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, let_go = threading.Event(), threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        hanging.set()
+        assert let_go.wait(WAIT_S)
+
+    monkeypatch.setattr(owner, method, hang)
+    try:
+        both = [rig.submit(letter, 1) for letter in (b"x", b"y")]
+        assert hanging.wait(WAIT_S)
+        request, updates = both[0]
+        assert rig.wait(updates) == Update(request.last_token, Outcome.OK, FinishReason.LENGTH)
+        assert 'aie_engine_requests_total{engine="e",model="m",outcome="ok"}' in rig.metrics.page()
+        assert rig.outcomes()[Outcome.OK] >= 1
+        assert rig.loop.kv_usage().capacity == 200  # the loop's lock is free
+    finally:
+        let_go.set()
+    rig.wait(both[1][1])
 
 
 def test_a_request_that_is_ended_during_a_step_frees_its_memory_at_once(rig: Rig) -> None:
