@@ -24,6 +24,7 @@ import urllib3
 from torch.distributions import Categorical
 
 import aie_hooks
+from aie_hooks import VllmStats
 from aie_telemetry.catalogue import OUTCOMES
 from aie_telemetry.exposition import PageParser
 from aie_telemetry.statsd import Sample
@@ -288,7 +289,10 @@ def test_the_vllm_plugin(vllm: type, tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(compile(VLLM, "instrument-your-engine.md", "exec"), names)
     plugin = names["AieStatLogger"]
     assert issubclass(plugin, vllm)
-    logger = plugin(SimpleNamespace(model_config=SimpleNamespace(served_model_name="Qwen/Qwen2-7B")), 1)
+    config = SimpleNamespace(model_config=SimpleNamespace(served_model_name="Qwen/Qwen2-7B"))
+    VllmStats.of_process.cache_clear()
+    other, logger = plugin(config), plugin(config, 1)  # two data-parallel engine cores
+    assert other.stats is logger.stats
     logger.log_engine_initialized()
     scheduler = SimpleNamespace(
         num_running_reqs=3,
@@ -298,33 +302,41 @@ def test_the_vllm_plugin(vllm: type, tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     iteration = SimpleNamespace(
         num_prompt_tokens=30,
+        prompt_token_stats=SimpleNamespace(computed=18, local_cache_hit=12, external_kv_transfer=0, total=30),
         num_generation_tokens=5,
         num_preempted_reqs=1,
-        finished_requests=[_finished("stop", 7), _finished("length", 1), _finished("abort", 3), _finished("mystery", 2)],
+        finished_requests=[
+            _finished("stop", 7),
+            _finished("length", 1),
+            _finished("abort", 3),
+            _finished("mystery", 2),
+            _finished("abort", 0),
+        ],
         time_to_first_tokens_iter=[0.75],
         inter_token_latencies_iter=[0.004] * 4,
     )
     stats = logger.stats
     # The whole distribution, so that it can be compared; in service it is a sample.
     stats._histograms = {name: stats._emitter.histogram(name, 1.0, model="Qwen/Qwen2-7B") for name in stats._histograms}
+    other.record(SimpleNamespace(num_running_reqs=4, num_waiting_reqs=1, kv_cache_usage=0.75), None, None, engine_idx=0)
     logger.record(scheduler, iteration, None, engine_idx=1)
     logger.record(scheduler, None, mm_cache_stats=None, engine_idx=1)
     logger.record(None, SimpleNamespace(num_generation_tokens="many"), None, 1)
     stats._emitter.close()
     samples = decode(receiver.packets())
     receiver.close()
-    assert {dict(sample.tags)["engine"] for sample in samples} == {"vllm-1"}
+    assert {dict(sample.tags)["engine"] for sample in samples} == {"vllm"}
     gauges = {name.removeprefix("aie_engine_"): level for (name, _), level in levels(samples).items()}
-    assert (gauges["requests_running"], gauges["requests_waiting"], gauges["kv_usage_ratio"]) == (3.0, 2.0, 0.5)
+    assert (gauges["requests_running"], gauges["requests_waiting"], gauges["kv_usage_ratio"]) == (7.0, 3.0, 0.75)
     sums = {name: total(samples, f"aie_engine_{name}_total") for name in ("prompt_tokens", "generation_tokens", "preemptions")}
-    assert sums == {"prompt_tokens": 30, "generation_tokens": 5, "preemptions": 1}
+    assert sums == {"prompt_tokens": 18, "generation_tokens": 5, "preemptions": 1}
     assert total(samples, "aie_engine_prefix_cache_queries_total") == 128
     assert total(samples, "aie_engine_prefix_cache_hits_total") == 96
     by_outcome = {dict(tags)["outcome"]: n for (name, tags), n in totals(samples).items() if name == "aie_engine_requests_total"}
-    assert by_outcome == {"ok": 2.0, "cancelled": 1.0, "error": 0.0}
+    assert by_outcome == {"ok": 2.0, "cancelled": 2.0, "error": 0.0}
     assert observations(samples, "aie_engine_inter_token_seconds") == [0.004] * 4
     assert observations(samples, "aie_engine_time_to_first_token_seconds") == [0.75]
-    assert observations(samples, "aie_engine_queue_seconds") == [0.25] * 4
+    assert observations(samples, "aie_engine_queue_seconds") == [0.25] * 5
     assert observations(samples, "aie_engine_time_per_output_token_seconds") == [0.125] * 3
     assert observations(samples, "aie_engine_request_generation_tokens") == [7.0, 1.0, 3.0, 2.0]
     # The reason that nobody knows, and the step that could not be read.
