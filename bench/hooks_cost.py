@@ -2,11 +2,11 @@
 
     python bench/hooks_cost.py
 
-Prints microseconds a call, the best and the median of 15 runs, less what the loop itself takes. Budgets: 0.5 us for a call that is
-sampled out, 2 us for one that is sent. A host with neighbours is noisy, so a median beyond its budget is marked, and only one beyond
-twice its budget is a failure (exit status 1). The socket is emptied between the runs, outside the measurement. What is no call on the path
-of every token (a whole request, a span, a sampled step of a model) stands beside it without a budget, and torch computes with one
-thread.
+Prints microseconds a call, the best and the median of 15 runs, less what the loop itself takes. Budgets: 0.5 us for a call that
+is sampled out, 2 us for one that is sent. A host with neighbours is noisy, so a median beyond its budget is marked, and only one
+beyond twice its budget is a failure (exit status 1). The socket is emptied between the runs, outside the measurement. What is no
+call on the path of every token (a whole request, a span, a sampled step of a model) stands beside it without a budget, and torch
+computes with one thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -235,12 +235,12 @@ def of_the_rest(bench: Bench) -> Iterator[Cost]:
 GROUPS = (of_handles, of_requests, of_logits, of_modules, of_the_rest)
 
 
-def measure() -> Iterator[Cost]:
-    """Every cost, as it is measured. torch is left with one thread."""
+def measure(groups: Sequence[Callable[[Bench], Iterator[Cost]]] = GROUPS) -> Iterator[Cost]:
+    """Every cost of these groups, as it is measured. torch is left with one thread."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder) / "statsd.sock")
-        for group in GROUPS:
+        for group in groups:
             yield from group(bench)
         yield Cost("dropped", (float(sum(bench.emitter.stats().dropped.values())),))
         bench.receiver.close()
