@@ -55,6 +55,9 @@ class Profile(NamedTuple):
     pci_device_id: int
     part_number: str
     pci_domain: int = 0
+    c2c_link_count: int = 0
+    c2c_link_mb_per_s: int = 0
+    """Between CPU and GPU of one package."""
 
 
 PROFILES: Final[dict[str, Profile]] = {
@@ -93,7 +96,7 @@ PROFILES: Final[dict[str, Profile]] = {
     # puts the GPU on PCI domain 000F (nvtop #426, nvitop #208, NVIDIA's DGX Spark known issues).
     "GB10": Profile(
         "NVIDIA GB10", 10, (12, 1), _ENERGY, 0, 0, 0, 48, 6144, 100, 0, 4, 3003, 0, 2400, 208,
-        (0, 0, 0, 0), 1, 1, 0, 0, 0, 0, 0x2E1210DE, "", 0xF,
+        (0, 0, 0, 0), 1, 1, 0, 0, 0, 0, 0x2E1210DE, "", 0xF, 1, 300_000,
     ),
 }  # fmt: skip
 """Products by the short name that ``--simulate-gpus`` and ``install`` take."""

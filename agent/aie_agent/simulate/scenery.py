@@ -73,6 +73,7 @@ def _describe_limits(gpu: Any, profile: Profile) -> None:
 def _describe_links(gpu: Any, profile: Profile) -> None:
     gpu.pcie_max_generation = gpu.pcie_device_generation = gpu.pcie_generation = profile.pcie_generation
     gpu.pcie_max_width = gpu.pcie_width = profile.pcie_width
+    gpu.c2c_link_count, gpu.c2c_link_mb_per_s = profile.c2c_link_count, profile.c2c_link_mb_per_s
     gpu.link_count = profile.link_count
     gpu.link_version = profile.link_version
     gpu.link_mb_per_s = profile.link_mb_per_s

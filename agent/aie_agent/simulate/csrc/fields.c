@@ -13,10 +13,13 @@ struct field {
     uint32_t needs;            /* flag that the product must have; 0: none */
 };
 
+/* Raw traffic has the protocol's overhead in it: taken as a tenth here. */
+#define RAW_KIB (1024 * 10 / 11)
+
 #define GPU(member) offsetof(struct aie_gpu, member)
 #define LINK(member) offsetof(struct aie_link, member)
 
-/* Numbers and units as in NVML's header. */
+/* Identifiers and units as in NVML's header. */
 static const struct field fields[] = {
     { 3, NVML_ULONG_LONG, FROM_GPU_WIDE, GPU(ecc_corrected_volatile), 1, AIE_HAS_ECC },
     { 4, NVML_ULONG_LONG, FROM_GPU_WIDE, GPU(ecc_uncorrected_volatile), 1, AIE_HAS_ECC },
@@ -44,6 +47,8 @@ static const struct field fields[] = {
     { 94, NVML_UINT, FROM_GPU, GPU(pcie_replays), 1, 0 },
     { 138, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_tx_bytes, 1024, 0 },
     { 139, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_rx_bytes, 1024, 0 },
+    { 140, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_tx_bytes, RAW_KIB, 0 },
+    { 141, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_rx_bytes, RAW_KIB, 0 },
     { 142, NVML_UINT, FROM_GPU, GPU(remapped_corrected), 1, AIE_HAS_ECC },
     { 143, NVML_UINT, FROM_GPU, GPU(remapped_uncorrected), 1, AIE_HAS_ECC },
     { 144, NVML_UINT, FROM_GPU, GPU(remapped_pending), 1, AIE_HAS_ECC },
@@ -54,6 +59,19 @@ static const struct field fields[] = {
     { 162, NVML_ULONG_LONG, FROM_LINKS, LINK(recovery_errors), 1, 0 },
     { 163, NVML_ULONG_LONG, FROM_LINKS, LINK(crc_flit_errors), 1, 0 },
     { 164, NVML_UINT, FROM_GPU, GPU(link_mb_per_s), 1, 0 },
+    { 170, NVML_UINT, FROM_GPU, GPU(c2c_link_count), 1, 0 },
+    { 172, NVML_UINT, FROM_GPU, GPU(c2c_link_mb_per_s), 1, 0 },
+    { 173, NVML_UINT, FROM_GPU, GPU(pcie_errors[0]), 1, 0 },
+    { 174, NVML_UINT, FROM_GPU, GPU(pcie_errors[1]), 1, 0 },
+    { 175, NVML_UINT, FROM_GPU, GPU(pcie_errors[2]), 1, 0 },
+    { 176, NVML_UINT, FROM_GPU, GPU(pcie_errors[3]), 1, 0 },
+    { 177, NVML_UINT, FROM_GPU, GPU(pcie_errors[4]), 1, 0 },
+    { 178, NVML_UINT, FROM_GPU, GPU(pcie_errors[5]), 1, 0 },
+    { 179, NVML_UINT, FROM_GPU, GPU(pcie_errors[6]), 1, 0 },
+    { 180, NVML_UINT, FROM_GPU, GPU(pcie_errors[7]), 1, 0 },
+    { 181, NVML_UINT, FROM_GPU, GPU(pcie_errors[8]), 1, 0 },
+    { 182, NVML_UINT, FROM_GPU, GPU(pcie_errors[9]), 1, 0 },
+    { 183, NVML_UINT, FROM_GPU, GPU(pcie_errors[10]), 1, 0 },
     { 185, NVML_UINT, FROM_READING, R_power_mw, 1, 0 },
     { 186, NVML_UINT, FROM_READING, R_power_mw, 1, 0 },
     { 187, NVML_UINT, FROM_GPU, GPU(power_minimum_mw), 1, AIE_HAS_POWER_LIMIT },

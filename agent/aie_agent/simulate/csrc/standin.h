@@ -39,7 +39,6 @@ struct view {
     uint64_t epoch_us;            /* of simulated time 0 */
     uint32_t process_info_bytes;
     uint64_t readings[READING_COUNT];
-    uint64_t uncapped_memory_bytes;
     const struct aie_mig *mig;    /* the instance, when the handle is one's; else NULL */
     struct aie_gpu gpu;
     struct aie_process processes[AIE_MAX_PROCESSES];

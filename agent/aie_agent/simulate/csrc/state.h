@@ -24,6 +24,7 @@
 #define AIE_MAX_READINGS 64
 #define AIE_MAX_COUNTERS 64
 #define AIE_MAX_PAGES 8
+#define AIE_PCIE_ERRORS 11
 
 #define AIE_GPM_FAULT 0x10000              /* metric n of GPM fails when field AIE_GPM_FAULT + n does */
 
@@ -182,11 +183,13 @@ struct aie_gpu {
     uint32_t retired_double_count;
     uint32_t retired_pending;
     uint32_t recovery_action;
+    uint32_t pcie_errors[AIE_PCIE_ERRORS];    /* fields 173 to 183 */
+    uint32_t c2c_link_count;              /* between CPU and GPU of one package */
+    uint32_t c2c_link_mb_per_s;
     uint32_t mig_mode;
     uint32_t mig_pending_mode;
     uint32_t mig_max_devices;
     uint32_t process_count;
-    uint32_t reserved;
     struct aie_reading readings[AIE_MAX_READINGS];
     struct aie_link links[AIE_MAX_LINKS];
     struct aie_mig mig[AIE_MAX_MIG];
