@@ -1,6 +1,6 @@
 """A small real HTTP server that speaks the agent's API, for aie-top's tests and benchmark. It can go away, hang and send rubbish.
 
-`python tests/fakes/agent_api.py [PORT]` serves two busy engines, for looking at aie-top by hand.
+`python tests/fakes/agent_api.py [PORT] [--troubled] [--gpus]` serves two busy engines, for looking at aie-top by hand.
 """
 
 from __future__ import annotations
@@ -332,9 +332,18 @@ def troubled(tick: int = 0) -> Snapshot:
     )
 
 
+def on_eight_gpus(base: Snapshots) -> Snapshots:
+    """The same host with eight GPUs, some of them in trouble."""
+    import agent_gpus  # beside this file
+
+    return lambda tick: msgspec.structs.replace(base(tick), gpus=agent_gpus.troubled(8, tick))
+
+
 if __name__ == "__main__":
     # A fresh picture every second, which is the agent's own pace.
     served = troubled if "--troubled" in sys.argv else healthy
+    if "--gpus" in sys.argv:
+        served = on_eight_gpus(served)
     numbers = [argument for argument in sys.argv[1:] if argument.isdigit()]
     with AgentApi(served, period_s=1.0, port=int(numbers[0]) if numbers else 9465) as api:
         print(api.url, flush=True)
