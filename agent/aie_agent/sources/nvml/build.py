@@ -26,7 +26,7 @@ def build(config: GpuSection, procfs: Procfs, engines: Engines) -> NvmlSource | 
     if not config.enabled:
         return None
     if config.simulate is not None:
-        _simulate(config.simulate)
+        install_simulated(config.simulate)
     elif config.expected == 0 and not presence.is_expected():
         return None
     xids = Xids(engine_of=lambda tgid: _engine_of(engines, tgid))
@@ -37,7 +37,8 @@ def _engine_of(engines: Engines, tgid: int) -> str | None:
     return next((name for name in engines.names() if any(tgid == known.tgid for known in engines.processes(name))), None)
 
 
-def _simulate(gpus: SimulatedGpus) -> None:
+def install_simulated(gpus: SimulatedGpus) -> None:
+    """Puts simulated GPUs into this process. Raises SimulationError."""
     # Only here: nobody else needs it.
     from aie_agent import simulate
 

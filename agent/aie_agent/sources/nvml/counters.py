@@ -29,6 +29,10 @@ class Guard:
         self._suspect = value
         return self._accept(value, time_s) if self._doubts >= _CONFIRMED else None
 
+    def seen(self, time_s: float) -> None:
+        """The counter still stands where it stood."""
+        self._time_s, self._doubts, self._suspect = time_s, 0, 0.0
+
     def _accept(self, value: float, time_s: float) -> float:
         self._value, self._time_s, self._doubts, self._suspect = value, time_s, 0, 0.0
         return value

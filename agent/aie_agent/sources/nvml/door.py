@@ -98,8 +98,7 @@ class Door:
         self._names = error_names(nvml)
         self._mismatch: tuple[type[Exception], ...] = tuple(filter(None, (getattr(nvml, "NVMLLibraryMismatchError", None),)))
         self._lock = threading.Lock()
-        self._calls: Counter[str] = Counter()
-        self._seconds: dict[str, float] = {}
+        self._measures: dict[str, list[float]] = {}
         self._errors: Counter[tuple[str, str]] = Counter()
 
     def query(self, call: str, gpu: Device | None, *args: Any) -> Any:
@@ -161,7 +160,7 @@ class Door:
     def seconds(self) -> dict[str, float]:
         """Time spent in each function, since the agent started."""
         with self._lock:
-            return dict(self._seconds)
+            return {call: seconds for call, (_, seconds) in self._measures.items()}
 
     def errors(self) -> dict[tuple[str, str], int]:
         """Calls that failed, by function and code's name, since the agent started."""
@@ -171,7 +170,7 @@ class Door:
     def calls(self) -> dict[str, int]:
         """Calls of each function, since the agent started."""
         with self._lock:
-            return dict(self._calls)
+            return {call: int(calls) for call, (calls, _) in self._measures.items()}
 
     def name_of(self, code: int) -> str:
         """A code's name, such as gpu_is_lost."""
@@ -179,8 +178,11 @@ class Door:
 
     def _measured(self, call: str, seconds: float) -> None:
         with self._lock:
-            self._calls[call] += 1
-            self._seconds[call] = self._seconds.get(call, 0.0) + seconds
+            measure = self._measures.get(call)
+            if measure is None:
+                measure = self._measures[call] = [0.0, 0.0]
+            measure[0] += 1
+            measure[1] += seconds
 
     def _failed(self, call: str, gpu: Device | None, args: tuple[Any, ...], code: int) -> Absent:
         if gpu is not None:
@@ -206,7 +208,11 @@ def _refused(call: str, gpu: Device, args: tuple[Any, ...]) -> Absent | None:
         return Absent(gpu.gone)
     if not gpu.handle:
         return _NO_HANDLE
-    return NOT_SUPPORTED if gpu.unsupported and _key(call, args) in gpu.unsupported else None
+    try:
+        known = (call, args) in gpu.unsupported
+    except TypeError:  # what the library fills has no hash
+        known = _key(call, args) in gpu.unsupported
+    return NOT_SUPPORTED if known else None
 
 
 def _key(call: str, args: tuple[Any, ...]) -> Hashable:

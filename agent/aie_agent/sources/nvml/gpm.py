@@ -6,6 +6,7 @@ the difference of them, so there is none at the first cycle, nor after one that 
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,10 @@ MAX_INTERVAL_S: Final = 30.0
 
 _SUPPORT, _ALLOC, _FREE = "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree"
 _SAMPLE, _MIG_SAMPLE, _METRICS = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet"
+
+
+# metricId, nvmlReturn, value, and three pointers to names: nvmlGpmMetric_t.
+_METRIC: Final = struct.Struct("@IId24x")
 
 
 class GpmRow(NamedTuple):
@@ -61,6 +66,9 @@ class GpmReader:
         self._samples: list[Any] = []
         self._previous_s: float | None = None
         self._request = self._new_request()
+        begin = type(self._request).metrics.offset
+        # Read as they lie there: the binding's own structs cost a Python call for every member.
+        self._metrics = memoryview(self._request).cast("B")[begin : begin + len(self._rows) * _METRIC.size]
 
     def read(self, monotonic_s: float | None = None) -> list[float | Absent] | None:
         """A number or an `Absent` for each row, since the reading before; None where there is no such reading yet."""
@@ -111,12 +119,15 @@ class GpmReader:
         if isinstance(self._door.query(_METRICS, None, request), Absent):
             self._previous_s = None
             return None
-        return [self._value(row, request.metrics[place]) for place, row in enumerate(self._rows)]
+        return [
+            self._value(row, code, value)
+            for row, (_, code, value) in zip(self._rows, _METRIC.iter_unpack(self._metrics), strict=True)
+        ]
 
-    def _value(self, row: GpmRow, metric: Any) -> float | Absent:
-        if metric.nvmlReturn != 0:
-            return self._door.code(_METRICS, self._device, (_METRICS, row.number), metric.nvmlReturn)
-        value = units.convert(float(metric.value), row.unit)
+    def _value(self, row: GpmRow, code: int, answer: float) -> float | Absent:
+        if code != 0:
+            return self._door.code(_METRICS, self._device, (_METRICS, row.number), code)
+        value = units.convert(answer, row.unit)
         return self._door.implausible(_METRICS) if value is None else value
 
     def _new_request(self) -> Any:

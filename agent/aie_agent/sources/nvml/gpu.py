@@ -9,17 +9,16 @@ from typing import Any, Final, NamedTuple
 from aie_agent.samples import Point, Tags
 from aie_agent.sources.nvml import gpm
 from aie_agent.sources.nvml.bus_id import bus_id
-from aie_agent.sources.nvml.counters import Guard
 from aie_agent.sources.nvml.devices import Identity, identify
-from aie_agent.sources.nvml.door import NOT_SUPPORTED, Absent, Device, Door, down_reason
+from aie_agent.sources.nvml.door import IMPLAUSIBLE, NOT_SUPPORTED, Absent, Device, Door, down_reason
 from aie_agent.sources.nvml.fields import FieldReader
 from aie_agent.sources.nvml.memory import Memory, read_memory
+from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.mig import MigReader
-from aie_agent.sources.nvml.plan import Number, Output, Part, Plan, Query, plan
+from aie_agent.sources.nvml.plan import Number, Part, Plan, Query, plan
 from aie_agent.sources.nvml.processes import Context, ProcessReader
-from aie_agent.sources.nvml.rows import ROWS, Pace, Row
+from aie_agent.sources.nvml.rows import ROWS, Pace
 from aie_agent.sources.nvml.slots import Slot, capped, read_slot
-from aie_agent.sources.nvml.units import convert
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
 _HANDLE: Final = "nvmlDeviceGetHandleByIndex"
@@ -72,8 +71,7 @@ class GpuReader:
         self._gpm: gpm.GpmReader | None = None
         self._gpm_outputs: list[tuple[str, Tags]] = []
         self._fields: dict[Pace, FieldReader] = {}
-        self._guards: dict[Number, Guard] = {}
-        self._rates: dict[Number, tuple[float, float]] = {}
+        self._meters: dict[Number, Meter] = {}
         self._slow: list[Point] = []
         self._retries = 0
 
@@ -141,7 +139,7 @@ class GpuReader:
         return None
 
     def _prepare(self, device: Device) -> None:
-        links = FieldReader(self._door, device, [_LINK_COUNT_FIELD]).read()[0].value
+        links = FieldReader(self._door, device, [_LINK_COUNT_FIELD]).read()[0]
         self._links = links if isinstance(links, int) else 0
         has_gpm = gpm.is_supported(self._door, device)
         self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS) if has_gpm else None
@@ -164,13 +162,14 @@ class GpuReader:
         numbers: set[Number] = set()
         if self._gpm is not None:
             numbers = {(row.metric, row.labels) for row in gpm.GPU_ROWS if self._gpm.supports(row)}
-        self._plan = plan(ROWS, self.device, numbers)
-        self._fields = {
-            pace: FieldReader(self._door, self.device, [(output.row.args[0], output.row.args[1]) for output in part.fields])
-            for pace, part in self._plan.items()
-            if part.fields
-        }
+        self._plan = plan(ROWS, self.device, self._meters, numbers)
+        self._fields = {pace: self._field_reader(self.device, part) for pace, part in self._plan.items() if part.fields}
         return True
+
+    def _field_reader(self, device: Device, part: Part) -> FieldReader:
+        asked = [(meter.row.args[0], meter.row.args[1]) for meter in part.fields]
+        wide = [pair for pair, meter in zip(asked, part.fields, strict=True) if meter.row.per_second]
+        return FieldReader(self._door, device, asked, wide)
 
     def _cycle(self, slow: bool) -> list[Point]:
         points, _ = self._part(self._plan[Pace.FAST], Pace.FAST)
@@ -192,16 +191,22 @@ class GpuReader:
         assert self.device is not None
         points: list[Point] = []
         failed = False
+        answered: list[tuple[Meter, Any]] = []
         if part.fields:
-            for output, found in zip(part.fields, self._fields[pace].read(), strict=True):
-                if output.row.per_second and found.size_bytes == 4:
-                    self.device.unsupported.add((output.row.call, output.row.args))
-                    continue
-                failed |= not self._take(points, output, found.value)
+            answered += zip(part.fields, self._fields[pace].read(), strict=True)
         for query in part.queries:
             answer = self._ask(query)
-            for output in query.outputs:
-                failed |= not self._take(points, output, answer)
+            answered += [(meter, answer) for meter in query.meters]
+        now_s = time.monotonic()
+        for meter, answer in answered:
+            point = meter.take(answer, now_s)
+            if isinstance(point, Point):
+                points.append(point)
+            elif point is IMPLAUSIBLE:
+                self._door.implausible(meter.row.call)
+                failed = True
+            elif not point.is_for_good and point is not FIRST:
+                failed = True
         return points, failed
 
     def _ask(self, query: Query) -> Any:
@@ -214,37 +219,6 @@ class GpuReader:
         if self.device is not None and all(answer is NOT_SUPPORTED for answer in answers):
             self.device.unsupported.add((query.call, query.args))
         return answers[0] if answers else NOT_SUPPORTED
-
-    def _take(self, points: list[Point], output: Output, answer: Any) -> bool:
-        """Adds the point of an answer. False where there is none now, but may be the next time."""
-        if isinstance(answer, Absent):
-            return answer.is_for_good
-        row = output.row
-        value = convert(row.pick(answer), row.unit)
-        if isinstance(value, Absent):
-            return True
-        if value is not None and (output.kind is Kind.COUNTER or row.per_second):
-            value = self._over_time(row, value)
-            if value is None and row.per_second:
-                return True
-        if value is None:
-            self._door.implausible(row.call)
-            return False
-        points.append(Point(row.metric, output.kind, output.tags, value))
-        return True
-
-    def _over_time(self, row: Row, value: float) -> float | None:
-        """What depends on the value before: None for a counter that cannot have gone there, and for the first of a rate."""
-        key, now_s = (row.metric, row.labels), time.monotonic()
-        if row.per_second:
-            before_s, before = self._rates.get(key, (now_s, value))
-            self._rates[key] = (now_s, value)
-            passed_s = now_s - before_s
-            return (value - before) / passed_s if passed_s >= gpm.MIN_INTERVAL_S and value >= before else None
-        guard = self._guards.get(key)
-        if guard is None:
-            guard = self._guards[key] = Guard()
-        return guard.take(value, now_s, row.unit.per_second)
 
     def _active(self, reader: gpm.GpmReader) -> Iterable[Point]:
         numbers = reader.read()

@@ -44,6 +44,8 @@ COUNT: Final = Unit(1.0, 0.0, 2.0**53)
 
 def convert(value: object, unit: Unit) -> float | Absent | None:
     """In base units; `Absent` where the value stands for none, None where it cannot be true."""
+    if value is True or value is False:
+        return float(value)
     plain = number(value)
     if isinstance(plain, Absent):
         return plain

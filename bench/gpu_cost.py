@@ -1,0 +1,96 @@
+"""What reading GPUs costs: the agent's NVML source, nvitop's API and gpustat on the same simulated GPUs in the same run.
+
+    python bench/gpu_cost.py [--gpus 8] [--cycles 60] [--budget-ms 4]
+
+Each reads every GPU once a cycle, with the processes on them, in a process of its own, in turns. The stand-in library answers at once
+(its latencies are 0), so what is measured is the reader. CPU is of the whole process, threads included.
+Exits with 1 when the agent's source takes more than the budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from aie_agent import simulate
+
+ROUNDS = 3
+CHILD = Path(__file__).with_name("gpu_cost_reader.py")
+READERS = ("aie-agent", "nvitop", "gpustat")
+PROCESSES_PER_GPU = 2
+
+
+class Cost(NamedTuple):
+    """Of one reader: CPU milliseconds a cycle, resident memory, descriptors at the first and the last cycle, numbers a cycle."""
+
+    cpu_ms: float
+    resident_mib: float
+    descriptors: tuple[int, int]
+    numbers: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--cycles", type=int, default=60, help="of each reader in each of three rounds")
+    parser.add_argument("--budget-ms", type=float, default=4.0, help="CPU time of the agent's source a cycle")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        costs = measure(Path(scratch) / "gpus", options.gpus, options.cycles)
+    print(f"{options.gpus} simulated H100s, {options.cycles} cycles x {ROUNDS} rounds")
+    for name, cost in costs.items():
+        print(
+            f"{name:10} {cost.cpu_ms:7.2f} ms CPU a cycle  {cost.resident_mib:6.1f} MiB resident"
+            f"  descriptors {cost.descriptors[0]} -> {cost.descriptors[1]}  {cost.numbers} numbers"
+        )
+    own = costs["aie-agent"].cpu_ms
+    for peer in READERS[1:]:
+        print(f"aie-agent / {peer}: {own / costs[peer].cpu_ms:.2f}")
+    if own > options.budget_ms:
+        print(f"FAILED: {own:.2f} ms is more than {options.budget_ms:g} ms")
+    return int(own > options.budget_ms)
+
+
+def measure(state_file: Path, gpus: int, cycles: int) -> dict[str, Cost]:
+    """All readers in turns; of each the round with the least CPU, since the host's other work only adds."""
+    workers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(gpus * PROCESSES_PER_GPU)]
+    try:
+        with simulate.Controller.create(state_file, gpus, "H100") as controller:
+            controller.delay("nvmlDeviceGetPcieThroughput", 0.0)
+            for gpu in range(gpus):
+                controller.set_load(gpu, 0.6, 0.2)
+                own = workers[gpu * PROCESSES_PER_GPU : (gpu + 1) * PROCESSES_PER_GPU]
+                controller.set_processes(gpu, [simulate.Process(worker.pid, 20 << 30) for worker in own])
+            rounds: dict[str, list[Cost]] = {name: [] for name in READERS}
+            for _ in range(ROUNDS):
+                for name in READERS:
+                    rounds[name].append(_run(name, state_file, cycles))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    return {name: min(found) for name, found in rounds.items()}
+
+
+def _run(name: str, state_file: Path, cycles: int) -> Cost:
+    environment = os.environ | simulate.environment(state_file)
+    done = subprocess.run(
+        [sys.executable, CHILD, name, str(cycles)], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"gpu_cost: {name} failed: {done.stderr.strip()}")
+    report = json.loads(done.stdout)
+    return Cost(
+        statistics.median(report["cpu_ms"]), report["resident_bytes"] / 2**20, tuple(report["descriptors"]), report["numbers"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
