@@ -147,6 +147,54 @@ def test_vllm_with_two_engines_is_one() -> None:
     assert "step_tokens" in found
 
 
+def test_what_vllms_own_code_writes() -> None:
+    done = [*traffic(50, 3), *traffic(50, 4)]
+    reading = read("vllm-0.33.0-dp2-own-code")
+    assert scalars(reading) == {
+        "requests_running": 0,
+        "requests_waiting": 0,
+        "kv_usage_ratio": 0,
+        "preemptions_total": 0,
+        "prompt_tokens_total": sum(one.prompt - one.cached for one in done),
+        "generation_tokens_total": sum(one.generated for one in done),
+        "prefix_cache_queries_total": sum(one.prompt for one in done),
+        "prefix_cache_hits_total": sum(one.cached for one in done),
+        **outcomes(done),
+        "requests_total outcome=cancelled": 0,
+        "requests_total outcome=error": 0,
+        "requests_total outcome=rejected": 0,
+    }
+    found = histograms(reading)
+    assert found["request_duration_seconds"].total == pytest.approx(sum(one.whole for one in done))
+    assert found["queue_seconds"].total == pytest.approx(sum(one.queue for one in done))
+    assert found["prefill_seconds"].total == pytest.approx(sum(one.prefill for one in done))
+    assert found["decode_seconds"].total == pytest.approx(sum(one.decode for one in done))
+    assert found["inter_token_seconds"].total == pytest.approx(sum(one.decode for one in done))
+    assert sum(found["inter_token_seconds"].counts) == sum(len(one.gaps) for one in done)
+    assert found["step_tokens"].total == sum(one.prompt - one.cached + one.generated for one in done)
+    assert set(found) == {*histograms(read("vllm-0.33-dp2"))}, "the page that we render has the families of the real one"
+
+
+def test_what_sglangs_own_code_writes() -> None:
+    done = [*traffic(25, 6), *traffic(25, 7)]
+    reading = read("sglang-0.5.23-dp2-own-code")
+    found = scalars(reading)
+    assert found == found | {
+        "requests_running": 0,
+        "prompt_tokens_total": sum(one.prompt - one.cached for one in done),
+        "generation_tokens_total": sum(len(one.gaps) for one in done),
+        "prefix_cache_queries_total": sum(one.prompt for one in done),
+        "prefix_cache_hits_total": sum(one.cached for one in done),
+        "requests_total outcome=cancelled": 3,
+    }
+    observed = histograms(reading)
+    assert observed["request_duration_seconds"].total == pytest.approx(sum(one.whole for one in done))
+    assert observed["queue_seconds"].total == pytest.approx(sum(one.queue for one in done))
+    assert observed["inter_token_seconds"].total == pytest.approx(sum(one.decode for one in done))
+    assert sum(observed["inter_token_seconds"].counts) == sum(len(one.gaps) for one in done)
+    assert set(observed) == {*histograms(read("sglang-0.5.23-dp2-tp2"))}
+
+
 def test_sglang_as_it_was() -> None:
     """It has no counter of requests, and of the prefix cache only a hit rate."""
     done = traffic(30, 5)
