@@ -26,13 +26,15 @@ _TGIDS_SHOWN = 4
 
 
 class Row(NamedTuple):
-    """One thing that aie sees or does not: `needed` marks what the configuration asks for, and so decides the exit status."""
+    """One thing that aie sees or does not: `needed` marks what the configuration asks for, and so decides the exit status. `wrong`
+    is something that is seen, and is not as it should be: it does not."""
 
     what: str
     visible: bool
     needed: bool
     found: str
     remedy: str = ""
+    wrong: bool = False
 
 
 def run(config: Config, *, as_json: bool) -> int:
@@ -48,8 +50,8 @@ def run(config: Config, *, as_json: bool) -> int:
 
 
 def _line(row: Row, width: int) -> str:
-    mark = "ok      " if row.visible else "MISSING " if row.needed else "not seen"
-    remedy = f"\n{' ' * (width + 12)}-> {row.remedy}" if row.remedy and not row.visible else ""
+    mark = "WRONG   " if row.wrong else "ok      " if row.visible else "MISSING " if row.needed else "not seen"
+    remedy = f"\n{' ' * (width + 12)}-> {row.remedy}" if row.remedy and (row.wrong or not row.visible) else ""
     return f"{mark}  {row.what:<{width}}  {row.found}{remedy}"
 
 
@@ -71,7 +73,7 @@ def _rows(config: Config) -> Iterator[Row]:
         yield from _discovered()
     for item in prerequisites.check():
         yield Row(f"eBPF: {item.name}", item.met, False, f"{item.found} (this version attaches no probes)", item.remedy)
-    yield _gpu()
+    yield from _gpus(config, agent)
 
 
 def _running_agent(listen: Address) -> api.Snapshot | None:
@@ -192,7 +194,15 @@ def _discovered() -> Iterator[Row]:
         yield Row(f"found: {found.name}", found.url is not None, False, text)
 
 
-def _gpu() -> Row:
-    present = Path("/proc/driver/nvidia/version").exists()
-    found = "an NVIDIA driver is loaded, but this version reads no GPUs" if present else "no NVIDIA driver is loaded"
-    return Row("GPUs", False, False, found)
+def _gpus(config: Config, agent: api.Snapshot | None) -> Iterator[Row]:
+    """GPUs, link by link; and what the agent that runs sees of them, which takes time to see."""
+    from aie_agent.commands.check_gpu import check_gpus  # it takes its time to load, and is the last that is shown
+
+    seen = set()
+    for check in check_gpus(config.gpu):
+        seen.add(check.remedy)
+        yield Row(check.what, check.visible, check.needed, check.found, check.remedy, not check.ok)
+    for gpu in agent.gpus if agent is not None else ():
+        for problem in gpu.problems:
+            if problem not in seen:
+                yield Row(f"GPU {gpu.index}: seen by the agent", True, False, problem, wrong=True)
