@@ -204,25 +204,28 @@ class GpuProcesses:
     def _owners(self, engines: Sequence[_Engine], seen: Mapping[int, _Seen]) -> dict[int, _Engine]:
         """The live engine of each pid: it is one of its processes, or descends from one."""
         by_process = {process: engine for engine in engines for process in engine.processes}
+        by_tgid = {process.tgid: engine for process, engine in by_process.items()}
+        parents = {pid: each.parent_tgid for pid, each in seen.items()}
         owners = {}
         for pid, each in seen.items():
             if each.process is None:
                 continue
-            engine = by_process.get(each.process) or self._inherited(each, by_process)
+            engine = by_process.get(each.process) or self._inherited(each.parent_tgid, by_tgid, parents)
             if engine is not None:
                 owners[pid] = engine
                 self._known[each.process].owner = engine
         return owners
 
-    def _inherited(self, seen: _Seen, by_process: Mapping[ProcessId, _Engine]) -> _Engine | None:
-        parent = seen.parent_tgid
-        tgids = {process.tgid: engine for process, engine in by_process.items()}
-        for _ in range(_GENERATIONS):
+    def _inherited(self, parent: int | None, by_tgid: Mapping[int, _Engine], parents: dict[int, int | None]) -> _Engine | None:
+        """The engine of the nearest ancestor that has one. `parents` is what was read of /proc at this look, and grows."""
+        for _ in range(_GENERATIONS if by_tgid else 0):
             if parent is None or parent <= 1:
                 return None
-            if parent in tgids:
-                return tgids[parent]
-            parent = self._see(parent, hides=False).parent_tgid
+            if parent in by_tgid:
+                return by_tgid[parent]
+            if parent not in parents:
+                parents[parent] = self._see(parent, hides=False).parent_tgid
+            parent = parents[parent]
         return None
 
     def _orphans(self, seen: Mapping[int, _Seen], owners: Mapping[int, _Engine], now_s: float) -> set[int]:
