@@ -115,6 +115,11 @@ def _memory(gpu: Gpu) -> Iterator[Condition]:
         yield Condition("warning", "gpu_ecc", "ECC", "ECC errors that could not be corrected", detail, do)
 
 
+def _unified(gpu: Gpu) -> Iterator[Condition]:
+    if gpu.unified_memory:
+        yield Condition(None, "gpu_unified", "unified", "its memory is the host's: used and total are of the host")
+
+
 def _orphans(gpu: Gpu) -> Iterator[Condition]:
     left = orphans(gpu)
     if left:
@@ -125,7 +130,7 @@ def _orphans(gpu: Gpu) -> Iterator[Condition]:
         yield Condition("warning", "gpu_orphan", "orphan", "orphan processes hold memory", f"{size} by {who}", do)
 
 
-_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_clocks, _link, _memory, _orphans)
+_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_clocks, _link, _memory, _orphans, _unified)
 
 
 def _clock(gpu: Gpu) -> str:

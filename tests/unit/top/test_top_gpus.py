@@ -115,6 +115,11 @@ def test_a_link_is_judged_by_width_alone_and_not_at_all_with_unified_memory() ->
     assert problems_of(gpus.unified(pcie_width=1, pcie_width_max=16)) == []
 
 
+def test_unified_memory_is_said_at_every_width() -> None:
+    for width in (80, 120, 200):
+        assert "unified" in next(text for text in report(gpus.unified(0), width=width).splitlines() if text.startswith(" 0 GB10"))
+
+
 def test_what_a_finding_tells_is_not_told_again() -> None:
     finding = Finding(cause="gpu_lost", subject="gpu 3", severity="critical", since_s=0.0, summary="GPU 3 is lost")
     rows = (gpus.lost(3), gpus.lost(13))

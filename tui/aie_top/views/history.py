@@ -55,8 +55,12 @@ def history_lines(frame: Frame, selected: Selected, width: int, height: int) -> 
         return []
     each, over = divmod(height, fitting)
     heights = [min(each + (1 if at < over else 0), _MOST_HEIGHT) for at in range(fitting)]
-    across = max(map(len, every[:fitting]))
-    return [line for band, lines in zip(every, heights, strict=False) for line in band_lines(band, width, lines, across)]
+    # A lone chart gets half of the window: over all of it most would be empty, since there are not that many points.
+    return [
+        line
+        for band, lines in zip(every, heights, strict=False)
+        for line in band_lines(band, width, lines, max(len(band), min(_across(width), 2)))
+    ]
 
 
 def _across(width: int) -> int:
@@ -104,7 +108,7 @@ def engine_band(row: EngineRow, memory: Sequence[MemoryRow]) -> Band:
 def band_lines(band: Band, width: int, height: int, across: int) -> list[Line]:
     """The charts of a band side by side: a title line with the latest value and the range, then the blocks.
 
-    `across` is how many the widest band has: those of all bands stand one below the other.
+    `across` is how many the window is divided among.
     """
     number = max(min(_across(width), across), 1)
     each = max((width - 1 - 2 * (number - 1)) // number, 0)
