@@ -2,8 +2,8 @@
 
     python bench/gpu_cost.py [--gpus 8] [--cycles 60] [--budget-ms 4]
 
-Each reads every GPU once a cycle, with the processes on them, in a process of its own, in turns. The stand-in library answers at once
-(its latencies are 0), so what is measured is the reader. CPU is of the whole process, threads included.
+Each reads every GPU once a cycle, with the processes on them, in a process of its own, in turns. The stand-in library answers at
+once (its latencies are 0), so what is measured is the reader. CPU is of the whole process, threads included.
 Exits with 1 when the agent's source takes more than the budget.
 """
 
