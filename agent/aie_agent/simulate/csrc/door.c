@@ -70,9 +70,9 @@ static struct aie_state *map_file(const char *path)
     return state;
 }
 
-/* Not of NVML: which state file this process follows from now on; NULL: none, as if no driver were loaded. Returns 0, or -1 when the
- * file is none of this version. The earlier mapping stays, as another thread may be reading it; sessions end, as they would with the
- * driver they belonged to. */
+/* Not of NVML: which state file this process follows from now on; NULL: none, as if no driver were loaded. Returns 0, or -1 when
+ * the file is none of this version. The earlier mapping stays, as another thread may be reading it; sessions end, as they would
+ * with the driver they belonged to. */
 int aie_stand_in_attach(const char *path)
 {
     struct aie_state *state = path != NULL ? map_file(path) : NULL;
@@ -94,8 +94,8 @@ static struct aie_state *attach_from_environment(void)
     return state;
 }
 
-/* Copies part of the configuration as it stood at one moment. A writer that died half way holds nobody up for ever: after a second its
- * change is taken as it is, and so is every later copy until somebody writes again. */
+/* Copies part of the configuration as it stood at one moment. A writer that died half way holds nobody up for ever: after a second
+ * its change is taken as it is, and so is every later copy until somebody writes again. */
 void door_copy_config(size_t offset, void *to, size_t size)
 {
     static _Atomic uint64_t abandoned;
@@ -221,15 +221,16 @@ nvmlReturn_t door_device(enum function function, nvmlDevice_t device, struct vie
     return NVML_SUCCESS;
 }
 
-/* The GPUs that are there now are the GPUs of this session: what comes or goes later is seen after the next nvmlInit, as with a driver. */
+/* The GPUs that are there now are the GPUs of this session: what comes or goes later is seen after the next nvmlInit, as with a
+ * driver. */
 static void count_gpus(void)
 {
     uint32_t count, found = 0;
     COPY_CONFIG(gpu_count, count);
     for (uint32_t slot = 0; slot < count && slot < AIE_MAX_GPUS; slot++) {
         uint32_t present;
-        door_copy_config(offsetof(struct aie_config, gpus) + slot * sizeof(struct aie_gpu) + offsetof(struct aie_gpu, present), &present,
-                         sizeof present);
+        size_t gpu = offsetof(struct aie_config, gpus) + slot * sizeof(struct aie_gpu);
+        door_copy_config(gpu + offsetof(struct aie_gpu, present), &present, sizeof present);
         if (present)
             slot_of_index[found++] = slot;
     }

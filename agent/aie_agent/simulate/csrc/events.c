@@ -70,7 +70,8 @@ static int take_event(nvmlEventSet_t set, nvmlEventData_t *data)
         door_copy_config(place, &event, sizeof event);
         if (event.slot >= AIE_MAX_GPUS || (set->types[event.slot] & event.type) == 0)
             continue;
-        *data = (nvmlEventData_t){ door_handle_of_slot(event.slot, -1), event.type, event.data, event.gpu_instance, event.compute_instance };
+        *data = (nvmlEventData_t){ door_handle_of_slot(event.slot, -1), event.type, event.data, event.gpu_instance,
+                                   event.compute_instance };
         return 1;
     }
     return 0;

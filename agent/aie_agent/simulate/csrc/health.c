@@ -71,8 +71,8 @@ nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned int cause, 
     return put_pages(view, cause, count, addresses, NULL);
 }
 
-nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, unsigned int cause, unsigned int *count, unsigned long long *addresses,
-                                          unsigned long long *times_us)
+nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, unsigned int cause, unsigned int *count,
+                                          unsigned long long *addresses, unsigned long long *times_us)
 {
     ENTER_DEVICE(nvmlDeviceGetRetiredPages_v2, device);
     return put_pages(view, cause, count, addresses, times_us);
@@ -89,8 +89,8 @@ nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigne
 
 static int remaps_rows(const struct view *view) { return HAS(AIE_HAS_ECC) && !HAS(AIE_RETIRES_PAGES); }
 
-nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected, unsigned int *uncorrected, unsigned int *pending,
-                                       unsigned int *failed)
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corrected, unsigned int *uncorrected,
+                                       unsigned int *pending, unsigned int *failed)
 {
     ENTER_DEVICE(nvmlDeviceGetRemappedRows, device);
     REQUIRE(corrected != NULL && uncorrected != NULL && pending != NULL && failed != NULL, NVML_ERROR_INVALID_ARGUMENT);

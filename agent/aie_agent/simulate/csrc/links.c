@@ -77,7 +77,8 @@ nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int num
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int number, unsigned int counter, unsigned long long *errors)
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int number, unsigned int counter,
+                                             unsigned long long *errors)
 {
     ENTER_DEVICE(nvmlDeviceGetNvLinkErrorCounter, device);
     REQUIRE_OUTPUT(errors);

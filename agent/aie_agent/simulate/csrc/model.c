@@ -153,7 +153,8 @@ static uint64_t settle_processes(struct view *view, uint64_t room)
         if (process->used_bytes == UINT64_MAX)
             continue;
         if (process->growth_bytes_per_s != 0 && view->now_ns > process->since_ns) {
-            double grown = (double)process->used_bytes + process->growth_bytes_per_s * (double)(view->now_ns - process->since_ns) / 1e9;
+            double elapsed_s = (double)(view->now_ns - process->since_ns) / 1e9;
+            double grown = (double)process->used_bytes + process->growth_bytes_per_s * elapsed_s;
             process->used_bytes = grown < 0 ? 0 : (uint64_t)grown;
         }
         if (process->used_bytes > left)

@@ -1,5 +1,5 @@
 /* The part of NVML's interface that the stand-in answers: numbers and layouts as nvidia-ml-py and the driver agree on them.
- * tests/unit/agent/simulate_layout compares every struct with nvidia-ml-py's. */
+ * tests/unit/agent/test_simulate_layout.py compares every struct with nvidia-ml-py's. */
 #ifndef AIE_NVML_TYPES_H
 #define AIE_NVML_TYPES_H
 
@@ -111,7 +111,8 @@ typedef struct {
 typedef struct { unsigned int max, high, partial, low, none; } nvmlRowRemapperHistogramValues_t;
 
 typedef struct {
-    unsigned int multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    unsigned int multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount;
+    unsigned int sharedJpegCount, sharedOfaCount;
     unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
     unsigned long long memorySizeMB;
 } nvmlDeviceAttributes_t;

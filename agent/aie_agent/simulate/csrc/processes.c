@@ -95,11 +95,13 @@ static unsigned int percent(uint32_t wanted, unsigned int follows)
 }
 
 /* The newest sample of one process; 0 when it has none after `since_us`: idle processes leave none. */
-static int sample_of(const struct view *view, const struct aie_process *process, uint64_t since_us, nvmlProcessUtilizationInfo_v1_t *sample)
+static int sample_of(const struct view *view, const struct aie_process *process, uint64_t since_us,
+                     nvmlProcessUtilizationInfo_v1_t *sample)
 {
     uint32_t sharing = count_processes(view, AIE_COMPUTE | AIE_MPS);
     unsigned int share = (unsigned int)PERCENT_OF_LOAD(view) / (sharing > 0 ? sharing : 1);
-    int64_t newest_us = (int64_t)(view->epoch_us + view->now_ns / SAMPLE_PERIOD_NS * SAMPLE_PERIOD_NS / 1000) - process->sample_age_us;
+    uint64_t newest_ns = view->now_ns / SAMPLE_PERIOD_NS * SAMPLE_PERIOD_NS;
+    int64_t newest_us = (int64_t)(view->epoch_us + newest_ns / 1000) - process->sample_age_us;
     *sample = (nvmlProcessUtilizationInfo_v1_t){
         .timeStamp = (unsigned long long)newest_us,
         .pid = process->pid,
@@ -112,7 +114,8 @@ static int sample_of(const struct view *view, const struct aie_process *process,
     return busy && sample->timeStamp > since_us;
 }
 
-static uint32_t collect_samples(const struct view *view, uint64_t since_us, nvmlProcessUtilizationInfo_v1_t samples[AIE_MAX_PROCESSES])
+static uint32_t collect_samples(const struct view *view, uint64_t since_us,
+                                nvmlProcessUtilizationInfo_v1_t samples[AIE_MAX_PROCESSES])
 {
     uint32_t count = 0;
     for (uint32_t row = 0; row < view->gpu.process_count; row++)
@@ -151,7 +154,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     REQUIRE_OUTPUT(info);
     REQUIRE(info->version == NVML_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     static _Thread_local nvmlProcessUtilizationInfo_v1_t samples[AIE_MAX_PROCESSES];
-    nvmlReturn_t result = samples_since(view, info->lastSeenTimeStamp, &info->processSamplesCount, info->procUtilArray != NULL, samples);
+    nvmlReturn_t result =
+        samples_since(view, info->lastSeenTimeStamp, &info->processSamplesCount, info->procUtilArray != NULL, samples);
     if (result == NVML_SUCCESS)
         memcpy(info->procUtilArray, samples, info->processSamplesCount * sizeof samples[0]);
     return result;

@@ -21,7 +21,8 @@ static const struct kind kinds[] = {
 };
 
 /* Writes the samples of the ring that are newer, oldest first. Returns how many. */
-static uint32_t fill_samples(const struct view *view, const struct kind *kind, uint64_t since_us, uint32_t room, nvmlSample_t *samples)
+static uint32_t fill_samples(const struct view *view, const struct kind *kind, uint64_t since_us, uint32_t room,
+                             nvmlSample_t *samples)
 {
     uint64_t readings[READING_COUNT];
     uint64_t newest = view->now_ns / kind->period_ns;

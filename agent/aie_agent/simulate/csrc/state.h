@@ -1,11 +1,12 @@
-/* The mapped state file: what a simulated host looks like, written by controller.py and read by every process that loads the stand-in.
+/* The mapped state file: what a simulated host looks like, written by controller.py and read by every process that loads the
+ * stand-in.
  *
  * This header is the one description of the layout. layout.py reads it, so keep to its grammar: one member a line, the types
  * uint32_t, int32_t, uint64_t, int64_t, double, char[N] and struct, sizes that are numbers or names defined here.
  *
- * The file is a struct aie_state. `config` is written by the controller alone, whole, between two increments of `sequence` (odd while
- * it writes), so a reader that sees the same even number before and after has not seen half a change. `live` is written by the library
- * with atomic operations alone: it never needs a lock that a killed process could hold. */
+ * The file is a struct aie_state. `config` is written by the controller alone, whole, between two increments of `sequence` (odd
+ * while it writes), so a reader that sees the same even number before and after has not seen half a change. `live` is written by
+ * the library with atomic operations alone: it never needs a lock that a killed process could hold. */
 #ifndef AIE_STATE_H
 #define AIE_STATE_H
 

@@ -192,8 +192,13 @@ HANDLE_BY(nvmlDeviceGetHandleByPciBusId_v2, match_bus_id)
 
 /* ---- PCI identity ---- */
 
-#define LEGACY_BUS_ID "%04X:%02X:%02X.0"
 #define BUS_ID "%08X:%02X:%02X.0"
+
+/* As it was before domains of more than 16 bits. */
+static void put_legacy_bus_id(const struct aie_gpu *gpu, char *to, size_t size)
+{
+    snprintf(to, size, "%04X:%02X:%02X.0", gpu->pci_domain & 0xFFFF, gpu->pci_bus & 0xFF, gpu->pci_device & 0xFF);
+}
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
@@ -201,7 +206,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
     REQUIRE_OUTPUT(pci);
     const struct aie_gpu *gpu = &view->gpu;
     memset(pci, 0, sizeof *pci);
-    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, LEGACY_BUS_ID, gpu->pci_domain & 0xFFFF, gpu->pci_bus & 0xFF, gpu->pci_device & 0xFF);
+    put_legacy_bus_id(gpu, pci->busIdLegacy, sizeof pci->busIdLegacy);
     snprintf(pci->busId, sizeof pci->busId, BUS_ID, gpu->pci_domain, gpu->pci_bus, gpu->pci_device);
     pci->domain = gpu->pci_domain;
     pci->bus = gpu->pci_bus;
@@ -217,7 +222,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
     REQUIRE_OUTPUT(pci);
     const struct aie_gpu *gpu = &view->gpu;
     memset(pci, 0, sizeof *pci);
-    snprintf(pci->busId, sizeof pci->busId, LEGACY_BUS_ID, gpu->pci_domain & 0xFFFF, gpu->pci_bus & 0xFF, gpu->pci_device & 0xFF);
+    put_legacy_bus_id(gpu, pci->busId, sizeof pci->busId);
     pci->domain = gpu->pci_domain;
     pci->bus = gpu->pci_bus;
     pci->device = gpu->pci_device;
