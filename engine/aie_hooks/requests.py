@@ -105,8 +105,11 @@ class RequestHooks:
     def step(self, requests: Iterable[RequestHook], at_s: float | None = None) -> None:
         """A token of each of these requests came out: as `token()` for each of them, but counted in one addition."""
         tokens = 0
-        for request in requests:
-            tokens += request.one_of_many(at_s)
+        try:
+            for request in requests:
+                tokens += request.one_of_many(at_s)
+        except Exception as error:  # noqa: BLE001 - what the caller hands in; those before it are counted
+            self.emitter.failed("a step's requests", error)
         self.tokens.add(tokens)
 
     def wait_for_spans(self, timeout_s: float) -> bool:

@@ -95,14 +95,14 @@ def every_kind_of_request(engine: FakeEngine) -> None:
     assert post(engine.url, TEXT, text()).status == 500  # in prefill
     leave(engine, 1)
     engine.runner.hold()
-    running = [send(engine.url, "POST", TEXT, text("Hello", max_tokens=3)) for _ in range(2)]
-    engine.wait_for(lambda: engine.metrics.ledger.counts().running == 2)
+    running = send(engine.url, "POST", TEXT, text("Hello", max_tokens=3))
+    engine.wait_for(lambda: engine.metrics.ledger.counts().running == 1)  # and the model stands still: who comes now waits
     queued = send(engine.url, "POST", TEXT, text("Hello"))
     engine.wait_for(lambda: engine.serving.model().loop._scheduler.waiting == 1)
     queued.close()
     engine.wait_for(lambda: engine.outcomes()["cancelled"] == 2)
     engine.runner.release()
-    assert [connection.getresponse().status for connection in running] == [200, 200]
+    assert running.getresponse().status == 200
     engine.wait_for(lambda: engine.metrics.ledger.counts().running == 0)
 
 
@@ -131,7 +131,7 @@ def test_page_and_hooks_mean_the_same(receiver: Receiver) -> None:
         received = engine.metrics.ledger.counts().received
         outcomes = engine.outcomes()
     samples = receiver.close()
-    assert outcomes == {"ok": 10, "rejected": 2, "error": 1, "cancelled": 2}
+    assert outcomes == {"ok": 9, "rejected": 2, "error": 1, "cancelled": 2}
     for short in DISTRIBUTIONS:
         name = f"aie_engine_{short}"
         counts, total = on_the_page(page, name)

@@ -225,6 +225,32 @@ def test_an_answer_from_a_cache_has_a_duration_and_lengths_and_no_stages_of_a_mo
     assert total(samples, "aie_engine_generation_tokens_total") == total(samples, "aie_engine_prompt_tokens_total") == 0
 
 
+def test_a_step_is_a_token_of_each(receiver: UnixReceiver, socket_path: Path) -> None:
+    engine = _Engine(receiver, socket_path, 0.5)
+    batch = [engine.hooks.enter() for _ in range(40)]
+    for request in batch:
+        request.tokenized(3)
+    batch[0].end("ok")
+    for _ in range(3):
+        engine.clock.now_s += 0.25
+        engine.hooks.step(batch)
+    samples = engine.samples()
+    assert total(samples, "aie_engine_generation_tokens_total") == 39 * 3
+    assert total(samples, "aie_engine_prompt_tokens_total") == 39 * 3
+    sampled = sum(request._sampled for request in batch[1:])
+    assert observations(samples, TTFT) == [0.25] * sampled
+    assert observations(samples, ITL) == [0.25] * (2 * sampled)
+    assert 0 < sampled < 39
+
+
+def test_a_step_of_what_are_no_requests(engine: _Engine) -> None:
+    request = engine.hooks.enter()
+    engine.hooks.step([request, None])  # type: ignore[list-item]
+    engine.hooks.step(7)  # type: ignore[arg-type]
+    assert total(engine.samples(), "aie_engine_generation_tokens_total") == 1
+    assert engine.emitter.stats().dropped["invalid"] == 2
+
+
 def test_moments_that_the_engine_knows_better(engine: _Engine) -> None:
     request = engine.hooks.enter(at_s=10.0)
     request.tokenized(5, at_s=11.0)
