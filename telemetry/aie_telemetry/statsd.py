@@ -94,7 +94,7 @@ REASONS: Final[dict[str, str]] = {
     "datadog_tags": "DogStatsD tags were ignored: this input reads Telegraf's dialect only",
     "too_many_tags": f"more than {MAX_TAGS} tags",
     "too_many_parts": f"more than {MAX_PARTS} values in one line",
-    "bad_event": "malformed event",
+    "bad_event": "malformed event, or one of ours that is too large",
     "bad_service_check": "malformed service check",
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from aie_agent.events import MAX_EVENTS, EventLog
 from aie_agent.sources.statsd_events import PER_ENGINE, PER_MINUTE, EventIntake
 from aie_agent.sources.statsd_reasons import Reason
 from aie_telemetry.api import Event
-from aie_telemetry.events import encode_event
+from aie_telemetry.events import MAX_DETAILS, MAX_EVENT_BYTES, MAX_NAME_CHARS, MAX_SUMMARY_CHARS, MAX_WORD_CHARS, encode_event
 from aie_telemetry.statsd import Parser
 
 
@@ -50,6 +53,36 @@ class TestOnTheWire:
                 parsed = Parser(datadog=datadog).line(line)
                 assert parsed.event is None, line
                 assert [refusal.reason for refusal in parsed.refusals] == ["bad_event"], line
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"summary": "x" * (MAX_SUMMARY_CHARS + 1)},
+            {"details": {f"k{at}": at for at in range(MAX_DETAILS + 1)}},
+            {"details": {"k" * (MAX_NAME_CHARS + 1): 1}},
+            {"details": {"where": "v" * (MAX_WORD_CHARS + 1)}},
+            {"summary": "é" * 300, "details": {f"k{at}": "v" * 100 for at in range(9)}},
+            {"unknown": "x" * 8000},
+        ],
+        ids=["summary", "details", "name", "word", "bytes", "a field that nobody reads"],
+    )
+    def test_larger_than_hooks_make_them(self, more: dict[str, object]) -> None:
+        """Anybody can send them, and the agent keeps and shows them: 400 details were 8 kB a line of aie-top."""
+        body = {"time_s": 1.0, "kind": "oom", "engine": "chat", "summary": "boom", "details": {}} | more
+        text = json.dumps(body, ensure_ascii=False).encode()
+        line = b"_e{7,%d}:aie.oom|%s" % (len(text), text)
+        for datadog in (True, False):
+            parsed = Parser(datadog=datadog).line(line)
+            assert (parsed.event, [refusal.reason for refusal in parsed.refusals]) == (None, ["bad_event"])
+
+    def test_what_hooks_make_is_never_too_large(self) -> None:
+        details: dict[str, float | str] = {"n" * 100: "v" * 1000} | {f"k{at}": float(at) for at in range(100)}
+        line = encode_event(Event(time_s=1.0, kind="oom", engine="chat", summary="s" * 1000, details=details))
+        event = Parser().line(line).event
+        assert event is not None
+        assert len(line) <= MAX_EVENT_BYTES
+        assert event.summary == "s" * MAX_SUMMARY_CHARS
+        assert event.details["n" * MAX_NAME_CHARS] == "v" * MAX_WORD_CHARS
 
     def test_the_line_in_the_document(self) -> None:
         document = (Path(__file__).parents[3] / "docs/statsd.md").read_text()
