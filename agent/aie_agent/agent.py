@@ -17,7 +17,7 @@ from aie_agent.clock import SteadyClock
 from aie_agent.config import Config
 from aie_agent.discovered import Discovered
 from aie_agent.events import EventLog
-from aie_agent.identity import Engines, Origin
+from aie_agent.identity import ROOT_UID, Engines, Origin
 from aie_agent.outputs.dcgm import DcgmPage
 from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
@@ -25,7 +25,7 @@ from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
 from aie_agent.runners import Runners
 from aie_agent.samples import Batch
-from aie_agent.sources.configured import ConfiguredEngines
+from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
 from aie_agent.sources.nvml import build as nvml
@@ -52,9 +52,9 @@ class Agent:
         self._config = config
         self._clock = clock or SteadyClock()
         procfs = Procfs()
-        self._engines = Engines(procfs.start_ticks)
+        self._engines = Engines(procfs.start_ticks, procfs.uid, frozenset({ROOT_UID, os.geteuid()}))
         for engine in config.engines:
-            self._engines.declare(engine.name, Origin.CONFIG)
+            self._engines.configure(engine.name, home_of(engine))
         self._store = Store(
             max_series=config.store.max_series,
             retention_s=config.store.retention,
@@ -84,6 +84,7 @@ class Agent:
             float(config.store.window),
             self._discovered,
             lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml),
+            lambda engine: None if self._nvml is None else self._nvml.engine_note(engine),
         )
         self._page = PrometheusPage(self._store)
         dcgm = DcgmPage(self._store, about.hostname)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from aie_agent.analysis.window import level_history, observation_rate, quantiles_of, rate, rate_history
@@ -50,11 +50,19 @@ _QUANTILES: Final = {
 class EngineRows:
     """Builds rows of engines. Reads the store, the engines and their processes; changes nothing."""
 
-    def __init__(self, store: Store, engines: Engines, processes: ProcessSource, discovered: Discovered | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engines: Engines,
+        processes: ProcessSource,
+        discovered: Discovered | None,
+        gpu_note: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._engines = engines
         self._processes = processes
         self._discovered = discovered
+        self._gpu_note = gpu_note
 
     def row(self, name: str, now_s: float, start_s: float, wall_s: float) -> api.Engine:
         """The engine `name` at `now_s`, with rates and quantiles since `start_s`. `wall_s` is now by the wall clock, by which
@@ -138,7 +146,7 @@ class EngineRows:
         if self._engines.state(name) == "unknown":
             return "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
         page = found.note if found else None
-        return "; ".join(filter(None, (self._processes.note(name), page))) or None
+        return "; ".join(filter(None, (self._processes.note(name), page, self._gpu_note(name)))) or None
 
     def _page_reason(self, name: str, found: Found | None) -> str | None:
         """Why the page of a live engine cannot be read."""

@@ -31,10 +31,11 @@ class SnapshotBuilder:
         window_s: float,
         discovered: Discovered | None = None,
         gpu_rows: Callable[[float], tuple[api.Gpu, ...]] = lambda now_s: (),
+        gpu_note: Callable[[str], str | None] = lambda engine: None,
     ) -> None:
         self._store = store
         self._engines = engines
-        self._engine_rows = EngineRows(store, engines, processes, discovered)
+        self._engine_rows = EngineRows(store, engines, processes, discovered, gpu_note)
         self._health = health
         self._about = about
         self._window_s = window_s

@@ -103,6 +103,10 @@ class NvmlSource:
         """The processes on a GPU as of the last collection."""
         return () if self._joined is None else self._joined.rows(gpu)
 
+    def engine_note(self, engine: str) -> str | None:
+        """What of an engine's GPU memory is not exact."""
+        return None if self._joined is None else self._joined.engine_note(engine)
+
     def problems(self, gpu: int) -> tuple[str, ...]:
         """What is wrong with a GPU that is no number."""
         note = None if self._joined is None else self._joined.note
