@@ -91,7 +91,7 @@ def _link(gpu: Gpu) -> Iterator[Condition]:
 
 def _xids(gpu: Gpu, recent: Mapping[str, Event]) -> Iterator[Condition]:
     """The agent's own word on what to do knows more than the table here."""
-    for number, times in sorted(gpu.xids.items()):
+    for number, times in sorted(gpu.xids.items(), key=lambda pair: (len(pair[0]), pair[0])):  # 13 before 119
         word, event = gpu_words.xid(number), recent.get(number)
         action = event.details.get("action") if event is not None else None
         yield Condition(

@@ -144,14 +144,17 @@ def test_the_report_fits_eighty_columns_without_colour(name: str) -> None:
     assert "\x1b" not in text
 
 
-def test_the_report_says_the_same_with_colour_and_in_ascii() -> None:
+@pytest.mark.parametrize("name", ["troubled", "eight gpus"])
+def test_the_report_says_the_same_with_colour_and_in_ascii(name: str) -> None:
     import re
 
-    frame = FRAMES["troubled"]
+    frame = FRAMES[name]
     coloured = render(report_lines(frame, View()), colour=True)
     plain = render(report_lines(frame, View()), colour=False)
     assert [one.rstrip() for one in re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()] == plain.splitlines()
-    assert render(report_lines(frame, View(), ascii_only=True), colour=False).isascii()
+    ascii_only = render(report_lines(frame, View(), ascii_only=True), colour=False)
+    assert ascii_only.isascii()
+    assert "?" not in ascii_only, "every character of ours has a stand-in"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
