@@ -2,6 +2,10 @@
 
 Three things name engines: the configuration, the StatsD `engine` tag with the sender's credentials, and the scan for the processes
 of known engines. They are merged by tgid; the configuration wins the name, and StatsD wins it over the scan.
+
+Anybody can start a process that calls itself as an engine of the configuration. So such an engine takes only processes that the
+configuration leads to (the socket of its page, its pid file), and others of the same user, of root or of the agent's user; none at
+all when its page is on another host; the first that comes where the configuration gives its name only. The rest get another name.
 """
 
 from __future__ import annotations
@@ -9,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
+
+ROOT_UID: Final = 0
+
+
+def _of_root(_: int) -> int:
+    return ROOT_UID
 
 
 class Origin(IntEnum):
@@ -28,9 +38,23 @@ class ProcessId:
     start_ticks: int
 
 
+class Home(IntEnum):
+    """What the configuration says of where an engine's processes are."""
+
+    HERE = 1
+    """Its page or its pid file is on this host, and leads to them."""
+    ELSEWHERE = 2
+    """Its page is on another host."""
+    UNSAID = 3
+    """There is only its name."""
+
+
 @dataclass(slots=True)
 class _Entry:
     origin: Origin
+    home: Home = Home.UNSAID
+    uids: set[int] = field(default_factory=set)
+    """Whose processes the configuration led to."""
     processes: set[ProcessId] = field(default_factory=set)
     ever_alive: bool = False
     down_since_s: float | None = None
@@ -39,7 +63,8 @@ class _Entry:
 
 
 class Engines:
-    """The engines that the agent knows of. `start_ticks(tgid)` says when a live process started, or None.
+    """The engines that the agent knows of. `start_ticks(tgid)` says when a live process started, `uid_of(tgid)` whose it is, or
+    None. Of `trusted_uids` any process may be an engine of the configuration.
 
     Not thread-safe: belongs to the event-loop thread.
     """
@@ -50,8 +75,15 @@ class Engines:
     FORGET_DOWN_AFTER_S = 3600.0
     FORGET_UNSEEN_AFTER_S = 300.0
 
-    def __init__(self, start_ticks: Callable[[int], int | None]) -> None:
+    def __init__(
+        self,
+        start_ticks: Callable[[int], int | None],
+        uid_of: Callable[[int], int | None] = _of_root,
+        trusted_uids: frozenset[int] = frozenset({ROOT_UID}),
+    ) -> None:
         self._start_ticks = start_ticks
+        self._uid_of = uid_of
+        self._trusted_uids = trusted_uids
         self._entries: dict[str, _Entry] = {}
         self._aliases: dict[str, str] = {}
         self.refused = 0
@@ -61,11 +93,18 @@ class Engines:
         """The name under which an engine is known that calls itself `name`."""
         return self._aliases.get(name, name)
 
+    def configure(self, name: str, home: Home) -> None:
+        """Notes that the configuration names an engine. Before anything else is declared."""
+        entry = self._entry(name, Origin.CONFIG)
+        if entry is not None:
+            entry.home = home
+
     def declare(self, name: str, origin: Origin, tgid: int | None = None) -> str | None:
         """Notes that engine `name` exists, and, with a tgid, that this process is one of its.
 
-        Returns the name under which the engine is known, which is another where the configuration names its process; None when
-        the caps are reached or the process is gone. Engines that announce themselves may share a process.
+        Returns the name under which the engine is known, which is another where the configuration names its process, or names the
+        engine and this process is none of its; None when the caps are reached or the process is gone. Engines that announce
+        themselves may share a process.
         """
         if tgid is None:
             name = name if origin is Origin.CONFIG else self.canonical(name)
@@ -79,10 +118,14 @@ class Engines:
             known = self._absorb(name, process)
         else:
             name = self._configured_name(name, process)
+            if not self._admits(name, process):
+                name = _other_name(name, process)
             if self._has_names_enough(name, process):
                 return None
         known |= self._unscan(name, process)
         entry = self._entry(name, origin)
+        self._note_owner(entry, process, origin)
+        known = {each for each in known if self._admits(name, each)}
         if entry is None or (process not in entry.processes and len(entry.processes) >= self.MAX_PROCESSES):
             return None
         entry.processes.add(process)
@@ -108,17 +151,41 @@ class Engines:
         else:
             name = self._unaliased(name)
             known = self._entries.get(name)
-            if known is not None and known.origin is Origin.CONFIG and known.processes:
+            is_configured = known is not None and known.origin is Origin.CONFIG
+            if known is not None and is_configured and (known.processes or not self._admits(name, processes[0])):
                 # Any user can start something that calls itself so: the configured engine is another one, and stays alone.
-                name = f"{name[:50]}-pid{processes[0].tgid}"
+                name = _other_name(name, processes[0])
         entry = self._entry(name, Origin.SCAN)
         if entry is None:
             return None
-        for process in processes:
+        self._note_owner(entry, processes[0], Origin.SCAN)
+        for process in [each for each in processes if self._admits(name, each)]:
             if len(entry.processes) < self.MAX_PROCESSES:
                 entry.processes.add(process)
         entry.ever_alive = True
         return name
+
+    def _admits(self, name: str, process: ProcessId) -> bool:
+        """Whether a process that the scan found, or that announced itself, may be one of engine `name`."""
+        entry = self._entries.get(name)
+        if entry is None or entry.origin is not Origin.CONFIG or process in entry.processes:
+            return True
+        if entry.home is Home.ELSEWHERE:
+            return False
+        uid = self._uid_of(process.tgid)
+        is_first = entry.home is Home.UNSAID and not entry.processes
+        return is_first or uid in self._trusted_uids or uid in entry.uids
+
+    def _note_owner(self, entry: _Entry | None, process: ProcessId, origin: Origin) -> None:
+        """The configuration led to this process; or it is the first of an engine of which the configuration gives the name only."""
+        if entry is None or entry.origin is not Origin.CONFIG:
+            return
+        is_first = entry.home is Home.UNSAID and not entry.processes
+        if is_first:
+            entry.uids.clear()
+        if origin is Origin.CONFIG or is_first:
+            uid = self._uid_of(process.tgid)
+            entry.uids |= {uid} if uid is not None else set()
 
     def _owner_of(self, processes: Iterable[ProcessId]) -> str | None:
         """The engine that was named by others than the scan and has one of these processes; the configuration's first."""
@@ -254,3 +321,7 @@ class Engines:
         """When the last process of an engine was found to be gone, in the time of `prune`; None while it is not down."""
         entry = self._entries.get(name)
         return entry.down_since_s if entry else None
+
+
+def _other_name(name: str, process: ProcessId) -> str:
+    return f"{name[:50]}-pid{process.tgid}"

@@ -16,6 +16,7 @@ Umask:\t0022
 State:\tS (sleeping)
 Tgid:\t{tgid}
 NSpid:\t{nspid}
+Uid:\t{uid}\t{uid}\t{uid}\t{uid}
 VmRSS:\t  999999 kB
 RssAnon:\t  {anon} kB
 RssFile:\t    2048 kB
@@ -62,6 +63,7 @@ class ProcTree:
         anon_kib: int = 1024,
         threads: Mapping[int, Thread] | None = None,
         nspid: tuple[int, ...] = (),
+        uid: int = 0,
         cmdline: str = "engine\0--serve\0",
         cgroup: str = "0::/\n",
     ) -> None:
@@ -89,6 +91,7 @@ class ProcTree:
                 comm="x",
                 tgid=tgid,
                 nspid=innermost,
+                uid=uid,
                 anon=anon_kib,
                 threads=len(tasks),
                 voluntary=voluntary,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aie_agent.config import EngineSection
+from aie_agent.identity import Home
 from aie_agent.samples import Batch, Hello
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.listeners import is_this_host, tgids_listening_at
@@ -44,6 +45,13 @@ class ConfiguredEngines:
 
     async def close(self) -> None:
         """Holds nothing."""
+
+
+def home_of(engine: EngineSection) -> Home:
+    """Where the processes of an engine are, as far as the configuration says it. A pid file is of this host."""
+    if engine.pid_file is not None or _is_here(engine):
+        return Home.HERE
+    return Home.UNSAID if engine.metrics_url is None else Home.ELSEWHERE
 
 
 def _find(engine: EngineSection) -> tuple[set[int], str | None]:

@@ -91,6 +91,14 @@ class Procfs:
             return None
         return None if stat is None or stat.ended else stat.start_ticks
 
+    def uid(self, tgid: int) -> int | None:
+        """The user that a process belongs to. None when it is gone, or may not be seen."""
+        try:
+            content = self.read(f"{tgid}/status")
+        except PermissionError:
+            return None
+        return None if content is None else text.real_uid(content)
+
     def memory(self, tgid: int) -> text.ProcessMemory | None:
         """The memory of a process."""
         content = self.read(f"{tgid}/status")

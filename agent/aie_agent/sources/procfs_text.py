@@ -155,6 +155,12 @@ def namespace_pids(status: bytes) -> tuple[int, ...]:
     return tuple(int(word) for word in line.split())
 
 
+def real_uid(status: bytes) -> int | None:
+    """/proc/PID/status: the user that a process belongs to, whatever program it runs. (The owner of the folder is root for one that
+    does not want to be dumped.) None where the file does not say."""
+    return _field(status, b"Uid:")
+
+
 def run_queue_ns(schedstat: bytes) -> int | None:
     """/proc/PID/task/TID/schedstat: nanoseconds that this one thread was ready and waited for a CPU."""
     words = schedstat.split()

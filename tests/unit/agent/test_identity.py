@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aie_agent.identity import Engines, Origin, ProcessId
+import pytest
+
+from aie_agent.identity import Engines, Home, Origin, ProcessId
 
 
 class Host:
@@ -257,3 +259,79 @@ class TestScan:
         assert len(engines.processes("many")) == Engines.MAX_PROCESSES
         engines.declare("hooks", Origin.STATSD, 3)
         assert len(engines.processes("hooks")) == Engines.MAX_PROCESSES
+
+
+class TestIntruders:
+    """Another user's process that calls itself as an engine of the configuration: 10 and 11 are user 7's, 20 and 21 another's, 30
+    is root's, 40 the agent's own."""
+
+    def make(self, home: Home) -> Engines:
+        uids = {10: 7, 11: 7, 20: 666, 21: 666, 30: 0, 40: 1000}
+        engines = Engines(lambda tgid: 5 if tgid in uids else None, uids.get, frozenset({0, 1000}))
+        engines.configure("chat", home)
+        return engines
+
+    def come(self, engines: Engines, origin: Origin, tgid: int) -> str | None:
+        return engines.discover("chat", [tgid]) if origin is Origin.SCAN else engines.declare("chat", origin, tgid)
+
+    @pytest.mark.parametrize("origin", [Origin.SCAN, Origin.STATSD])
+    @pytest.mark.parametrize("home", [Home.HERE, Home.ELSEWHERE])
+    def test_of_an_engine_that_is_down_or_elsewhere(self, origin: Origin, home: Home) -> None:
+        engines = self.make(home)
+        assert self.come(engines, origin, 20) == "chat-pid20"
+        assert (engines.processes("chat"), engines.state("chat")) == ([], "unknown")
+        assert engines.state("chat-pid20") == "up"
+
+    @pytest.mark.parametrize("tgid", [10, 20, 30, 40])
+    def test_nobody_here_is_an_engine_of_another_host(self, tgid: int) -> None:
+        engines = self.make(Home.ELSEWHERE)
+        assert engines.declare("chat", Origin.STATSD, tgid) == f"chat-pid{tgid}"
+        assert engines.discover("chat", [tgid]) == f"chat-pid{tgid}"
+        assert engines.processes("chat") == []
+
+    def test_of_one_that_runs(self) -> None:
+        engines = self.make(Home.HERE)
+        engines.declare("chat", Origin.CONFIG, 10)
+        assert engines.declare("chat", Origin.STATSD, 20) == "chat-pid20"
+        assert engines.declare("chat", Origin.STATSD, 11) == "chat", "the same user's"
+        assert engines.declare("chat", Origin.STATSD, 30) == "chat", "root's"
+        assert engines.declare("chat", Origin.STATSD, 40) == "chat", "the agent's own user's"
+        assert [process.tgid for process in engines.processes("chat")] == [10, 11, 30, 40]
+
+    def test_a_restart_is_known_by_its_user(self) -> None:
+        alive = {10: 5}
+        engines = Engines(alive.get, {10: 7, 11: 7, 20: 666}.get)
+        engines.configure("chat", Home.HERE)
+        engines.declare("chat", Origin.CONFIG, 10)
+        alive.clear()
+        assert engines.prune(1.0) == ["chat"]
+        alive.update({11: 9, 20: 9})
+        assert engines.discover("chat", [20]) == "chat-pid20"
+        assert engines.state("chat") == "down"
+        assert engines.declare("chat", Origin.STATSD, 11) == "chat"
+
+    def test_beside_the_real_one_under_its_own_name(self) -> None:
+        """The engine calls itself `hooks`, and so does the intruder: only one of them is what the configuration means."""
+        engines = self.make(Home.HERE)
+        engines.declare("hooks", Origin.STATSD, 10)
+        engines.declare("hooks", Origin.STATSD, 20)
+        engines.declare("chat", Origin.CONFIG, 10)
+        assert engines.processes("chat") == [ProcessId(10, 5)]
+
+    def test_in_the_group_of_the_real_one(self) -> None:
+        engines = self.make(Home.HERE)
+        engines.declare("chat", Origin.CONFIG, 10)
+        assert engines.discover("vllm-8000", [10, 11, 20]) == "chat"
+        assert [process.tgid for process in engines.processes("chat")] == [10, 11]
+
+    def test_where_there_is_only_a_name_the_first_one_has_it(self) -> None:
+        engines = self.make(Home.UNSAID)
+        assert engines.declare("chat", Origin.STATSD, 10) == "chat"
+        assert engines.declare("chat", Origin.STATSD, 20) == "chat-pid20"
+        assert engines.discover("chat", [11]) == "chat-pid11", "one found beside it is another"
+        assert engines.declare("chat", Origin.STATSD, 11) == "chat"
+
+    def test_engines_that_nobody_configured_are_not_told_apart_by_user(self) -> None:
+        engines = self.make(Home.HERE)
+        assert engines.declare("other", Origin.STATSD, 10) == "other"
+        assert engines.declare("other", Origin.STATSD, 20) == "other"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fakes.privilege import public_directory, unprivileged
+from fakes.privilege import NOBODY, public_directory, unprivileged
 from fakes.proc_tree import ProcTree
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,3 +264,18 @@ def test_uptime_and_start_time_are_of_one_clock() -> None:
     assert ticks is not None
     age_s = uptime_s - ticks / procfs.ticks_per_second
     assert age_s == pytest.approx(time.time() - psutil.Process().create_time(), abs=2)
+
+
+def test_whose_a_process_is_that_does_not_want_to_be_dumped() -> None:
+    """Its folder is root's then, which any user could use to pass for root."""
+    become = f"os.setuid({NOBODY}); " if os.geteuid() == 0 else ""
+    code = f"import ctypes, os; {become}ctypes.CDLL(None).prctl(4, 0); print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        uid = Procfs().uid(child.pid)
+        assert uid == (NOBODY if os.geteuid() == 0 else os.getuid())
+        assert Path(f"/proc/{child.pid}").stat().st_uid == 0
+        child.kill()
+    child.wait()
+    assert Procfs().uid(child.pid) is None
