@@ -11,7 +11,8 @@ from typing import NamedTuple
 from aie_engine.complaints import Complaints
 from aie_engine.hook_news import HookNews
 from aie_engine.ledger import Counts, Ledger, Lengths, Stage, Ticket
-from aie_engine.request import Outcome, Request
+from aie_engine.plan import Token
+from aie_engine.request import Outcome
 from aie_engine.response_cache import CacheStats, ResponseCache
 from aie_engine.scheduler import StepResult
 from aie_engine.stages import StageTimes
@@ -193,7 +194,7 @@ class EngineMetrics:
             self._generation_tokens.add(len(result.sampled))
             self.last_token_at = now
             self._set("aie_engine_last_token_timestamp_seconds", wall_s)
-            self._news.add(self._tell_tokens, result.sampled, now)
+            self._news.add(self._tell_tokens, [(request.ticket, request.last_token) for request in result.sampled], now)
 
     def step_failed(self, duration_s: float, requests: int, tokens: int) -> None:
         """A step of the model loop, for so many requests and tokens, raised after so many seconds."""
@@ -201,8 +202,13 @@ class EngineMetrics:
 
     def tell_hooks(self) -> None:
         """Tells the hooks what happened since the last time. To be called by whoever called `queued`, `admitted`, `ended` or
-        `step`, as soon as nobody waits for it any more; the page knows already. Never raises."""
+        `step`, as soon as nobody waits for it any more; the page knows already. Never raises, and waits for no other thread."""
         self._news.tell()
+
+    @property
+    def hooks_told(self) -> bool:
+        """Whether the hooks know all that the page knows."""
+        return self._news.told
 
     def _computed(self, duration_s: float, requests: int, tokens: int) -> None:
         self._step.observe(duration_s)
@@ -213,15 +219,15 @@ class EngineMetrics:
         if ticket.queued_at is not None:
             self._queue.observe(now - ticket.queued_at)
 
-    def _tell_tokens(self, sampled: Sequence[Request], now: float) -> None:
+    def _tell_tokens(self, sampled: Sequence[tuple[Ticket, Token | None]], now: float) -> None:
         """A token of each of these requests came out: in one pass, because there is one at every step."""
         hooks = []
-        for request in sampled:
-            ticket = request.ticket
+        for ticket, token in sampled:
             if ticket.hook is not None:
                 hooks.append(ticket.hook)
-            if ticket.logits is not None and ticket.logits.wanted:
-                self._complaints.call(_tell_distribution, request)
+            if ticket.logits is not None and ticket.logits.wanted and token is not None and token.detail is not None:
+                detail = token.detail
+                self._complaints.call(ticket.logits.add, detail.logprob, detail.entropy, detail.logsumexp)
         self._hooks.step(hooks, now)
 
     def page(self) -> str:
@@ -292,10 +298,3 @@ class EngineMetrics:
 
     def _set(self, name: str, value: float, *more_labels: str) -> None:
         self._registry.value(name, *self._labels, *more_labels).set(float(value))
-
-
-def _tell_distribution(request: Request) -> None:
-    """What the last token of this request was drawn from."""
-    detail = request.last_token.detail if request.last_token else None
-    if detail is not None and request.ticket.logits is not None:
-        request.ticket.logits.add(detail.logprob, detail.entropy, detail.logsumexp)

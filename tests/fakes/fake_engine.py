@@ -87,6 +87,7 @@ class FakeEngine:
     def settle(self) -> None:
         """Waits until the hooks have been told of everything that clients know, and all spans are made."""
         self.metrics.tell_hooks()
+        self.wait_for(lambda: self.metrics.hooks_told)
         assert self.hooks.wait_for_spans(WAIT_S)
 
     def outcomes(self) -> dict[str, int]:
