@@ -12,11 +12,12 @@ nothing, and the engine is judged only by whether its page answers: so Triton, a
 of theirs was seen to move between the ends of requests. A replica is judged by itself where the page tells replicas apart (vLLM's
 `engine`, SGLang's `dp_rank`) and has such a family for each: vLLM, and SGLang with `realtime_tokens_total`.
 
-What is reported although nothing is broken: one step of the model loop that takes longer than `hung_after` (a long prompt
-prefilled in one piece on a slow host, a compilation at a first shape), and an engine that was paused on purpose with requests in
-it and does not say so (SGLang's `pause_generation`, vLLM's without sleep). vLLM that sleeps says so, and is left alone. Where such
-things are normal, `findings.hung_after` has to be longer than they are; the default of 30 s is beyond any step of a GPU engine
-that we know of.
+What is reported although nothing is broken: an engine judged by what it did, whose signs come more than twice as far apart as ever
+before as far back as is remembered; one step of the model loop that takes longer than `hung_after` (a long prompt prefilled in one
+piece on a slow host, a compilation at a first shape), and an engine that was paused on purpose with requests in it and does not
+say so (SGLang's `pause_generation`, vLLM's without sleep). vLLM that sleeps says so, and is left alone. Where such things are
+normal, `findings.hung_after` has to be longer than they are; the default of 30 s is beyond any step of a GPU engine that we know
+of.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def test_check_says_what_engine_it_is_and_what_is_wrong_with_its_page(tmp_path: 
     page = (Path(__file__).parents[2] / "fixtures/pages/sglang-0.4.prom").read_bytes()
     with http_server(page) as port:
         status, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
-    assert str(rows["engine chat: page"]["found"]).startswith("sglang: 9 metrics at http://")
+    assert str(rows["engine chat: page"]["found"]).startswith("sglang: 8 metrics at http://")
     assert not rows["engine chat: gauge_for_counter"]["visible"]
     assert "cache_hit_rate" in str(rows["engine chat: gauge_for_counter"]["found"])
     assert not rows["engine chat: gauge_for_counter"]["needed"]

@@ -14,6 +14,7 @@ from aie_agent.analysis.hung import engine_hung
 from aie_agent.progress import PageWatch, Progress
 from aie_agent.samples import Batch
 from aie_agent.sources.pages.reader import PageReader
+from aie_agent.sources.pages.signs import MAX_REPLICAS
 from aie_agent.store import Store
 from aie_telemetry.api import Finding
 
@@ -153,6 +154,15 @@ class TestVllm:
         world.run(lambda second: vllm((3, second, 0.1), (1, 500, 0.1)), range(25))
         world.run(lambda second: vllm((3, second, 0.1)), range(25, 28))
         assert not any(world.run(lambda second: vllm((3, second, 0.1), (1, 500, 0.1)), range(28, 50)))
+
+
+def test_a_page_cannot_make_up_replicas() -> None:
+    """Names that are none, and more of them than there are GPUs in any engine."""
+    world = World()
+    lines = [f'vllm:num_requests_running{{engine="{name}",model_name="m"}} 1\n' for name in ("\\n\x1b[2J", "x", *range(1000))]
+    world.read(0, "".join(lines))
+    assert world.progress is not None
+    assert {each.name for each in world.progress.replicas} == {str(at) for at in range(MAX_REPLICAS)}
 
 
 def sglang(*replicas: tuple[int, int, float], ended: int = 0, realtime: bool = False) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from aie_agent.progress import RUNNING, SIGNS, TOKENS, PageSigns, ReplicaSigns
-from aie_agent.sources.pages.rows import EngineMap, exposed_names
+from aie_agent.sources.pages.rows import EngineMap, Row, exposed_names
 from aie_telemetry.catalogue import Kind
 from aie_telemetry.exposition import PageSample, Tags
 
+MAX_REPLICAS: Final = 256
+MAX_BEATS: Final = 256
+"""Most of each that are followed on one page."""
+
 _SIGNS: Final = frozenset(SIGNS)
+_RANK: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
+"""How engines number their replicas; anything else on a page is no replica."""
 
 
 def signs_of(
@@ -28,36 +35,53 @@ def _beyond(engine: EngineMap, samples: Iterable[PageSample]) -> tuple[dict[tupl
     awake = engine.awake
     if not names and not awake:
         return {}, False
-    beats = {}
+    beats: dict[tuple[str, Tags], float] = {}
     is_paused = False
     for sample in samples:
-        if sample.name in names:
+        if sample.name in names and len(beats) < MAX_BEATS:
             beats[sample.name, sample.tags] = sample.value
         elif awake and sample.name == awake[0] and awake[1:] in sample.tags:
             is_paused |= sample.value == 0
     return beats, is_paused
 
 
+class _Told(NamedTuple):
+    """One number of one replica."""
+
+    replica: str
+    row: Row
+    key: tuple[Any, Tags]
+    value: float
+
+
 def _replicas(engine: EngineMap, numbers: Mapping[int, Mapping[Any, Mapping[Tags, float]]]) -> dict[str, ReplicaSigns]:
-    running: dict[str, float] = {}
-    tokens: dict[str, float] = {}
+    replicas: dict[str, ReplicaSigns] = {}
     signs: dict[str, dict[tuple[Any, Tags], float]] = {}
-    stepwise = set()
+    for replica, row, key, value in _told_apart(engine, numbers):
+        before = replicas.get(replica)
+        if before is None:
+            if len(replicas) >= MAX_REPLICAS:
+                continue
+            before = ReplicaSigns(0.0, 0.0, signs.setdefault(replica, {}), False)
+        replicas[replica] = before._replace(
+            running=before.running + (value if row.metric == RUNNING else 0.0),
+            tokens=before.tokens + (value if row.metric == TOKENS else 0.0),
+            is_stepwise=before.is_stepwise or row.stepwise,
+        )
+        if row.metric != RUNNING:
+            signs[replica][key] = value
+    return replicas
+
+
+def _told_apart(engine: EngineMap, numbers: Mapping[int, Mapping[Any, Mapping[Tags, float]]]) -> Iterator[_Told]:
+    """The numbers that say which replica they are of; of a histogram only its count, which moves with all the rest."""
     for index, of_row in numbers.items():
         row = engine.rows[index]
         if row.metric != RUNNING and row.metric not in _SIGNS:
             continue
         for slot, of_replicas in of_row.items():
-            for tags, value in of_replicas.items():
-                name = next((value for label, value in tags if label == engine.replica), None)
-                if name is None or slot.name.endswith(("_bucket", "_sum")):
-                    continue
-                if row.metric == RUNNING:
-                    running[name] = running.get(name, 0.0) + value
-                    continue
-                signs.setdefault(name, {})[slot, tags] = value
-                if row.metric == TOKENS:
-                    tokens[name] = tokens.get(name, 0.0) + value
-                if row.stepwise:
-                    stepwise.add(name)
-    return {name: ReplicaSigns(running[name], tokens.get(name, 0.0), signs.get(name, {}), name in stepwise) for name in running}
+            if not slot.name.endswith(("_bucket", "_sum")):
+                for tags, value in of_replicas.items():
+                    name = next((value for label, value in tags if label == engine.replica), "")
+                    if _RANK.fullmatch(name):
+                        yield _Told(name, row, (slot, tags), value)
