@@ -175,8 +175,10 @@ class Scanner:
             theirs = listeners(self._proc / str(root.tgid))
             chosen = _choose(held, theirs, wanted)
         if chosen is None and any(sockets is None for _, sockets in held):
-            # Another user's: who holds the socket cannot be seen, only that somebody listens where the command line says.
-            chosen = next((inode for inode, at in theirs.items() if at.port == wanted), None)
+            # Another user's: who holds the socket cannot be seen, only that somebody listens where the command line says. It has to be
+            # that user: a command line can name any port, and so make the agent ask what its sender may not.
+            uid = self._procfs.uid(root.tgid)
+            chosen = next((inode for inode, at in theirs.items() if at.port == wanted and at.uid == uid), None)
         return None if chosen is None else Endpoint(chosen, theirs[chosen], chosen in here, theirs[chosen].port == wanted)
 
     def _found(self, root: Process, members: Iterable[int], endpoint: Endpoint) -> Found:

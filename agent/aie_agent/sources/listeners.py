@@ -46,10 +46,11 @@ def tgids_listening_at(host: str, port: int, proc: Path = Path("/proc")) -> set[
 
 
 class Listener(NamedTuple):
-    """Where a socket listens."""
+    """Where a socket listens, and the user that made it."""
 
     address: Address
     port: int
+    uid: int = 0
 
 
 def listeners(process: Path) -> dict[str, Listener]:
@@ -65,7 +66,7 @@ def listeners(process: Path) -> dict[str, Listener]:
                 continue
             fields = row.split(None, 10)
             if len(fields) > 9 and fields[3] == _LISTEN:
-                found[fields[9]] = Listener(*_read_address(fields[1]))
+                found[fields[9]] = Listener(*_read_address(fields[1]), int(fields[7]))
     return found
 
 
@@ -93,8 +94,8 @@ def _listening_inodes(host: str, port: int, proc: Path) -> set[str]:
         asked = None
     return {
         inode
-        for inode, (address, at) in listeners(proc).items()
-        if at == port and (asked is None or address.is_unspecified or address == asked)
+        for inode, at in listeners(proc).items()
+        if at.port == port and (asked is None or at.address.is_unspecified or at.address == asked)
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,10 @@ class Host:
         stat.write_text(f"{head}) {' '.join(fields)}")
         (self.tree.root / str(tgid) / "fd").mkdir()
 
-    def listen(self, tgid: int, port: int, address: str = "00000000", namespace: str = "") -> str:
+    def listen(self, tgid: int, port: int, address: str = "00000000", namespace: str = "", uid: int = 0) -> str:
         self._inode += 1
         rows = self._rows.setdefault(namespace, [])
-        rows.append(f"   0: {address}:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 {self._inode} 1 0")
+        rows.append(f"   0: {address}:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uid} 0 {self._inode} 1 0")
         folder = self.tree.root / str(tgid) / "fd"
         os.symlink(f"socket:[{self._inode}]", folder / str(self._inode))
         self._write()
@@ -371,6 +372,19 @@ def test_hostile_command_lines(host: Host) -> None:
         host.process(tgid, line)
         host.listen(tgid, 7000 + tgid)
     assert [found.name for found in host.scan()] == ["vllm-7014"]
+
+
+def test_a_command_line_cannot_send_the_agent_to_another_users_port(host: Host) -> None:
+    """Where descriptors may not be read, who listens is only known by whose socket it is."""
+    host.process(10, f"{VLLM}--port\0" + "631\0", uid=666)
+    host.process(20, "cupsd\0")
+    host.listen(20, 631, "0100007F", uid=0)
+    shutil.rmtree(host.tree.root / "10" / "fd")
+    assert host.scan() == []
+    (host.tree.root / "10" / "fd").mkdir()
+    host.listen(10, 631, "0200007F", uid=666)
+    shutil.rmtree(host.tree.root / "10" / "fd")
+    assert [found.url for found in host.scan()] == ["http://127.0.0.2:631/metrics"]
 
 
 def test_no_more_than_so_many(host: Host) -> None:
