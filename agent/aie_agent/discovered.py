@@ -36,21 +36,20 @@ class Discovered:
         self._with_page = {engine.name for engine in config.engines if engine.metrics_url is not None}
 
     def take(self, found: Iterable[Found]) -> None:
-        """All that a scan found: what is not there any more is not read any more."""
+        """All that a scan found, the most deserving first: what is not there any more is not read any more."""
         self._found = {}
-        wanted: dict[tuple[str, str], None] = {}
+        wanted: dict[str, str] = {}
         for each in found:
             name = self._engines.discover(each.name, each.tgids)
             if name is None:
                 continue
             self._found.setdefault(name, each)
-            if each.url is not None and not self._is_configured(name, each.url):
-                wanted[name, each.url] = None
-        for key in [key for key in self._pages if key not in wanted]:
+            if each.url is not None and len(wanted) < MAX_PAGES and not self._is_configured(name, each.url):
+                wanted.setdefault(name, each.url)
+        for key in [key for key in self._pages if key not in wanted.items()]:
             self._runners.remove(self._pages.pop(key))
-        for key in wanted:
-            named = {name for name, _ in self._pages}
-            if key not in self._pages and key[0] not in named and len(self._pages) < MAX_PAGES:
+        for key in wanted.items():
+            if key not in self._pages:
                 self._pages[key] = self._page(*key)
                 self._runners.add(self._pages[key])
 

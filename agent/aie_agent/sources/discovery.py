@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,9 +68,15 @@ class DiscoverySource:
         self._scanner = Scanner(proc)
 
     async def collect(self, now_s: float) -> Batch:
-        """Scans in a thread. Raises SourceError where there is no /proc."""
+        """Scans in a thread. Raises SourceError where there is no /proc, and, with those that are, when not all are taken."""
         batch = Batch(self.name, now_s)
         batch.found = await asyncio.to_thread(self._scanner.scan)
+        left_out = self._scanner.left_out
+        if left_out:
+            total = len(batch.found) + left_out.total()
+            whose = ", ".join(f"{count} of user {uid}" for uid, count in sorted(left_out.items()))
+            are = "is" if left_out.total() == 1 else "are"
+            raise SourceError(f"the first {len(batch.found)} of {total} engines are watched, {whose} {are} not", batch)
         return batch
 
     async def close(self) -> None:
@@ -85,18 +92,21 @@ class Scanner:
         self._seen: dict[tuple[int, int, bytes], Process] = {}
         self._containers: dict[tuple[int, int, bytes], str | None] = {}
         self._sockets: dict[tuple[int, int], str] = {}  # the socket of an engine, by its first process
+        self.left_out: Counter[int] = Counter()
+        """Engines that the last scan found and did not report, by user."""
 
     def scan(self) -> list[Found]:
         """The engines that listen at present, by the tgid of the process that was started. Raises SourceError without a /proc."""
         processes = self._processes()
         groups = groups_of(processes)
+        self.left_out = Counter()
         if not groups:
             self._sockets, self._containers = {}, {}
             return []
         for tgid, root in self._beside(processes, groups):
             groups[root].append(tgid)
         here = listeners(self._proc)
-        found = []
+        found: dict[int, list[Found]] = {}
         sockets = {}
         for root, members in sorted(groups.items()):
             process = processes[root]
@@ -104,9 +114,11 @@ class Scanner:
             endpoint = self._endpoint(process, [processes[tgid] for tgid in members], here, self._sockets.get(key))
             if endpoint is not None:
                 sockets[key] = endpoint.inode
-                found.append(self._found(process, members, endpoint))
+                uid = self._procfs.uid(root)
+                found.setdefault(-1 if uid is None else uid, []).append(self._found(process, members, endpoint))
         self._sockets = sockets
-        return found[:MAX_FOUND]
+        taken, self.left_out = in_turn(found, {0, os.geteuid()}, MAX_FOUND)
+        return taken
 
     def _processes(self) -> dict[int, Process]:
         uptime_s = self._procfs.uptime_s()
@@ -175,8 +187,8 @@ class Scanner:
             theirs = listeners(self._proc / str(root.tgid))
             chosen = _choose(held, theirs, wanted)
         if chosen is None and any(sockets is None for _, sockets in held):
-            # Another user's: who holds the socket cannot be seen, only that somebody listens where the command line says. It has to be
-            # that user: a command line can name any port, and so make the agent ask what its sender may not.
+            # Another user's: who holds the socket cannot be seen, only that somebody listens where the command line says. It has to
+            # be that user: a command line can name any port, and so make the agent ask what its writer may not.
             uid = self._procfs.uid(root.tgid)
             chosen = next((inode for inode, at in theirs.items() if at.port == wanted and at.uid == uid), None)
         return None if chosen is None else Endpoint(chosen, theirs[chosen], chosen in here, theirs[chosen].port == wanted)
@@ -188,6 +200,16 @@ class Scanner:
         flag = root.known.page_flag
         hint = f"it was started without {flag}" if flag and flag not in root.argv else None
         return Found(_name(root, endpoint, container), root.known.kind, tuple(members), url, container, note, hint)
+
+
+def in_turn(found: Mapping[int, Sequence[Found]], first: Set[int], most: int) -> tuple[list[Found], Counter[int]]:
+    """The `most` that are taken of what was found of each user, and how many of whom are not: all of the users `first` come before,
+    then one of each other user in turn, so that nobody can push out what others run."""
+    order = [(uid, each) for uid in sorted(first & found.keys()) for each in found[uid]]
+    others = [uid for uid in sorted(found) if uid not in first]
+    for nth in range(max((len(found[uid]) for uid in others), default=0)):
+        order += [(uid, found[uid][nth]) for uid in others if nth < len(found[uid])]
+    return [each for _, each in order[:most]], Counter(uid for uid, _ in order[most:])
 
 
 def groups_of(processes: Mapping[int, Process]) -> dict[int, list[int]]:

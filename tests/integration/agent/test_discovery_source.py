@@ -191,6 +191,15 @@ def test_not_more_pages_than_so_many() -> None:
     assert len(world.sources) == MAX_PAGES
 
 
+def test_the_pages_that_were_found_first_do_not_keep_out_a_more_deserving_one() -> None:
+    world = World()
+    crowd = [Found(f"e{at}", "vllm", (os.getpid(),), f"http://127.0.0.1:{at + 1}/metrics") for at in range(MAX_PAGES)]
+    world.discovered.take(crowd)
+    world.discovered.take([me("real", "http://127.0.0.1:8000/metrics"), *crowd])
+    assert len(world.sources) == MAX_PAGES
+    assert "scrape:real" in world.sources
+
+
 async def test_a_page_that_does_not_answer(tmp_path: Path) -> None:
     """Time-outs are told from refusals: a process that is stopped still has its port open."""
     listener = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)

@@ -11,7 +11,7 @@ from fakes.proc_tree import ProcTree
 
 from aie_agent.samples import Found
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.discovery import MAX_FOUND, Scanner
+from aie_agent.sources.discovery import MAX_FOUND, DiscoverySource, Scanner
 
 HEX = "0123456789abcdef" * 4
 VLLM = "python3\0/usr/bin/vllm\0serve\0m\0"
@@ -379,10 +379,12 @@ def test_a_command_line_cannot_send_the_agent_to_another_users_port(host: Host) 
     host.process(10, f"{VLLM}--port\0" + "631\0", uid=666)
     host.process(20, "cupsd\0")
     host.listen(20, 631, "0100007F", uid=0)
+    host.join(10, "")
     shutil.rmtree(host.tree.root / "10" / "fd")
     assert host.scan() == []
     (host.tree.root / "10" / "fd").mkdir()
     host.listen(10, 631, "0200007F", uid=666)
+    host.join(10, "")
     shutil.rmtree(host.tree.root / "10" / "fd")
     assert [found.url for found in host.scan()] == ["http://127.0.0.2:631/metrics"]
 
@@ -392,3 +394,43 @@ def test_no_more_than_so_many(host: Host) -> None:
         host.process(100 + at, f"{VLLM}--port\0{9000 + at}\0")
         host.listen(100 + at, 9000 + at)
     assert len(host.scan()) == MAX_FOUND
+    assert host.scanner.left_out == {0: 5}
+
+
+def test_imitations_of_one_user_hide_no_engine_of_another(host: Host) -> None:
+    for at in range(MAX_FOUND + 8):
+        host.process(100 + at, f"{VLLM}--port\0{9000 + at}\0", uid=666)
+        host.listen(100 + at, 9000 + at, uid=666)
+    host.process(9000, VLLM, uid=7)
+    host.listen(9000, 8000, uid=7)
+    host.process(9001, f"{VLLM}--port\0{8001}\0", uid=0)
+    host.listen(9001, 8001)
+    names = [found.name for found in host.scan()]
+    assert len(names) == MAX_FOUND
+    assert names[0] == "vllm-8001", "root's and the agent's own come first"
+    assert names.index("vllm-8000") < 3
+    assert host.scanner.left_out == {666: 10}
+
+
+def test_a_user_whose_engines_are_alone_gets_all_there_is(host: Host) -> None:
+    for at in range(MAX_FOUND):
+        host.process(100 + at, f"{VLLM}--port\0{9000 + at}\0", uid=7)
+        host.listen(100 + at, 9000 + at, uid=7)
+    assert len(host.scan()) == MAX_FOUND
+    assert host.scanner.left_out == {}
+
+
+async def test_what_was_left_out_is_said(tmp_path: Path) -> None:
+    host = Host(tmp_path / "proc")
+    source = DiscoverySource(proc=host.tree.root)
+    for at in range(MAX_FOUND + 1):
+        host.process(100 + at, f"{VLLM}--port\0{9000 + at}\0", uid=666)
+        host.listen(100 + at, 9000 + at, uid=666)
+    with pytest.raises(
+        SourceError, match=f"the first {MAX_FOUND} of {MAX_FOUND + 1} engines are watched, 1 of user 666 is not"
+    ) as error:
+        await source.collect(1.0)
+    assert error.value.batch is not None
+    assert len(error.value.batch.found or []) == MAX_FOUND
+    host.tree.end(100)
+    assert len((await source.collect(2.0)).found or []) == MAX_FOUND
