@@ -116,6 +116,8 @@ def _mig(gpu: GpuFacts) -> Check | None:
 
 
 def _gpm(gpu: GpuFacts) -> Check | None:
+    if gpu.gpm is None:
+        return None
     found = "SM, tensor and DRAM activity are measured" if gpu.gpm else "no SM, tensor and DRAM activity: Hopper and later have it"
     return Check("GPM", True, found)
 

@@ -66,7 +66,7 @@ class GpuFacts:
     remap_failed: bool | None = None
     mig: bool | None = None
     mig_pending: bool | None = None
-    gpm: bool = False
+    gpm: bool | None = None
     unified_memory: bool = False
 
 
