@@ -31,8 +31,9 @@ _LONGEST_REASON: Final = 120
 # JSON's integers have no end; those that do not fit into 64 bits do not fit into a float either, sooner or later.
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)
 
-# Control characters would move the cursor or worse, and bidirectional marks would turn what stands beside them round.
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]+")
+# Control characters would move the cursor or worse, bidirectional marks would turn what stands beside them round, and nobody agrees
+# on how wide a soft hyphen is.
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]+")
 
 
 def decode_snapshot(body: bytes) -> Snapshot:
