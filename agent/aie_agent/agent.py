@@ -13,7 +13,7 @@ from aie_agent.about import About
 from aie_agent.analysis.causes import ENGINE_CAUSES
 from aie_agent.analysis.findings import Limits, ProcessState, View, as_batch, find
 from aie_agent.analysis.memory import unaccounted
-from aie_agent.clock import SteadyClock
+from aie_agent.clock import SteadyClock, Watchfulness
 from aie_agent.config import Config
 from aie_agent.discovered import Discovered
 from aie_agent.events import EventLog
@@ -51,6 +51,7 @@ class Agent:
     def __init__(self, config: Config, clock: Callable[[], float] | None = None) -> None:
         self._config = config
         self._clock = clock or SteadyClock()
+        self._watch = Watchfulness(config.findings.hung_after / 2)
         procfs = Procfs()
         self._engines = Engines(procfs.start_ticks, procfs.uid, frozenset({ROOT_UID, os.geteuid()}))
         for engine in config.engines:
@@ -143,6 +144,7 @@ class Agent:
     async def tick(self) -> None:
         """What happens once a second: engines that went are noted, analysis runs, outputs get the new state."""
         now_s = self._clock()
+        self._watch.look(now_s)
         for engine in self._engines.prune(now_s):
             log.warning("engine %s has no process left", engine)
         # Each time: what was on its way when the last process went must not make it look alive again.
@@ -168,8 +170,13 @@ class Agent:
         )
 
     def _process_states(self, engine: str) -> list[ProcessState]:
-        return [ProcessState(row.tgid, row.state, row.state_since_s, row.cpu_cores) for row in self._processes.rows(engine)]
+        return [
+            ProcessState(row.tgid, row.state, self._watch.seen_since_s(row.state_since_s), row.cpu_cores)
+            for row in self._processes.rows(engine)
+        ]
 
     def _unanswered_since_s(self, engine: str) -> float | None:
         health = self._discovered.page_health(engine)
-        return None if health is None else health.unanswered_since_s
+        if health is None or health.unanswered_since_s is None:
+            return None
+        return self._watch.seen_since_s(health.unanswered_since_s)

@@ -30,3 +30,24 @@ class SteadyClock:
         self._behind = behind
         self._offset_s = max(self._offset_s, offset_s)
         return time.monotonic() + self._offset_s
+
+
+class Watchfulness:
+    """Since when its owner has looked without a break. What something was like at two looks says nothing of the time between them
+    when they lie further apart than they should: the agent was stopped, its machine paused, or its clock set forward."""
+
+    def __init__(self, most_apart_s: float) -> None:
+        """Looks up to `most_apart_s` apart are without a break."""
+        self._most_apart_s = most_apart_s
+        self._looked_s: float | None = None
+        self._since_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """A look at `now_s`, which must not go back."""
+        if self._looked_s is None or now_s - self._looked_s > self._most_apart_s:
+            self._since_s = now_s
+        self._looked_s = now_s
+
+    def seen_since_s(self, since_s: float) -> float:
+        """How far back something has surely lasted that has lasted since `since_s`, as far as one has looked."""
+        return max(since_s, self._since_s)

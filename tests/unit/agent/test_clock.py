@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from aie_agent.clock import SteadyClock
+from aie_agent.clock import SteadyClock, Watchfulness
 
 
 def test_a_wall_clock_that_is_set_back_or_forth(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -25,3 +25,15 @@ def test_a_wall_clock_that_is_set_back_or_forth(monkeypatch: pytest.MonkeyPatch,
         "the wall clock was set back by 601 s: the agent's time counts on",
         "the wall clock was set forward by 3997 s",
     ]
+
+
+def test_what_was_not_looked_at_did_not_last() -> None:
+    watch = Watchfulness(5.0)
+    for now_s in (100.0, 101.0, 106.0):
+        watch.look(now_s)
+    assert watch.seen_since_s(103.0) == 103.0
+    assert watch.seen_since_s(90.0) == 100.0, "before the first look"
+    watch.look(111.5)
+    assert watch.seen_since_s(103.0) == 111.5, "stopped, paused, or the clock was set"
+    watch.look(112.0)
+    assert watch.seen_since_s(111.7) == 111.7
