@@ -70,7 +70,8 @@ class FindingsSection(_Section, frozen=True):
 
 
 class GpuSection(_Section, frozen=True):
-    """[gpu]: whether and how often the GPUs are read, how many there should be, and whether they are simulated ("8:H100")."""
+    """[gpu]: whether and how often the GPUs are read, how many there should be, whether GPM is used, and whether they are
+    simulated ("8:H100")."""
 
     enabled: bool = True
     period: Duration = Duration(1.0)
@@ -79,6 +80,7 @@ class GpuSection(_Section, frozen=True):
     retry: Duration = Duration(30.0)
     released_for: Duration = Duration(60.0)
     expected: int = 0
+    gpm: bool = True
     simulate: SimulatedGpus | None = None
 
 

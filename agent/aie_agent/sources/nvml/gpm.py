@@ -51,8 +51,15 @@ MIG_ROWS: Final = (GpmRow("aie_gpu_mig_sm_active_ratio", 2, units.PERCENT),)
 
 def is_supported(door: Door, device: Device) -> bool:
     """Whether this GPU has GPM: Hopper or later, with a driver from 520 on."""
+    return support(door, device) is True
+
+
+def support(door: Door, device: Device) -> bool | None:
+    """As `is_supported`; None where the GPU does not say now."""
     answer = door.query(_SUPPORT, device)
-    return not isinstance(answer, Absent) and bool(answer.isSupportedDevice)
+    if isinstance(answer, Absent):
+        return False if answer.is_for_good else None
+    return bool(answer.isSupportedDevice)
 
 
 class GpmReader:

@@ -25,6 +25,8 @@ _HANDLE: Final = "nvmlDeviceGetHandleByIndex"
 _LINK_COUNT_FIELD: Final = (91, 0)
 # So often in a row what failed among the slow rows is asked again at the next cycle.
 _RETRIES: Final = 2
+# Of the calls on a thread of their own, which come every two seconds.
+_APART_VALID_S: Final = 6.0
 # A way that turns out not to be supported has a next best: so many ways are tried at the first cycle.
 _WAYS: Final = 3
 
@@ -41,25 +43,28 @@ class Reading(NamedTuple):
     used_bytes: float | None = None
 
 
+class Options(NamedTuple):
+    """What a reader needs from outside: the host's memory, for GPUs that have none of their own; `exists` of `ProcessReader`; and
+    whether GPM is wanted."""
+
+    host_memory: Callable[[], Memory | None]
+    exists: Callable[[int], bool] | None = None
+    gpm: bool = True
+
+
 class GpuReader:
-    """A GPU of the session that is open, by NVML's index. `read` is called by one thread at a time.
+    """A GPU of the session that is open, by NVML's index. `read` is called by one thread at a time."""
 
-    `host_memory` gives the host's memory, for GPUs that have none of their own; `exists` is of `ProcessReader`.
-    """
-
-    def __init__(
-        self, door: Door, index: int, host_memory: Callable[[], Memory | None], exists: Callable[[int], bool] | None = None
-    ) -> None:
+    def __init__(self, door: Door, index: int, options: Options) -> None:
         self.index = index
         self.device: Device | None = None
         self.identity: Identity | None = None
         self.reading: Reading | None = None
-        self.apart: list[Point] = []
-        """What the calls brought that are made on a thread of their own."""
+        self._apart: tuple[float, list[Point]] = (0.0, [])
+        self._is_to_revive = False
         self.mig: MigReader | None = None
         self._door = door
-        self._host_memory = host_memory
-        self._exists = exists
+        self._options = options
         self._processes: ProcessReader | None = None
         self._slot: Slot | None = None
         self._total_bytes: float | None = None
@@ -69,6 +74,7 @@ class GpuReader:
         self._planned_without = -1
         self._links = 0
         self._gpm: gpm.GpmReader | None = None
+        self._has_gpm: bool | None = None
         self._gpm_outputs: list[tuple[str, Tags]] = []
         self._fields: dict[Pace, FieldReader] = {}
         self._meters: dict[Number, Meter] = {}
@@ -87,16 +93,21 @@ class GpuReader:
     def read_apart(self) -> None:
         """Makes the calls that take their time; the outcome is `apart`."""
         if self.device is not None and (part := self._plan.get(Pace.APART)) and part.queries:
-            self.apart, _ = self._part(part, Pace.APART)
+            points, _ = self._part(part, Pace.APART)
+            self._apart = (time.monotonic(), points)
+
+    def apart(self) -> list[Point]:
+        """What the calls brought that are made on a thread of their own, unless that was too long ago."""
+        at_s, points = self._apart
+        return points if time.monotonic() - at_s < _APART_VALID_S else []
 
     def has_apart(self) -> bool:
         """Whether there are such calls."""
         return bool(self.device and not self.device.gone and (part := self._plan.get(Pace.APART)) and part.queries)
 
     def revive(self) -> None:
-        """The next `read` asks for a new handle: the GPU may be back."""
-        self.close()
-        self.device = None
+        """The next `read` asks for a new handle: the GPU may be back. Calls nothing."""
+        self._is_to_revive = True
 
     def close(self) -> None:
         """Gives back what GPM holds, while the session is still open."""
@@ -107,6 +118,9 @@ class GpuReader:
         self._plan, self._planned_without = {}, -1
 
     def _read(self, slow: bool) -> tuple[list[Point], str | None]:
+        if self._is_to_revive:
+            self.close()
+            self.device, self._is_to_revive = None, False
         refused = self._connect()
         if refused is not None:
             return [], down_reason(refused)
@@ -141,11 +155,21 @@ class GpuReader:
     def _prepare(self, device: Device) -> None:
         links = FieldReader(self._door, device, [_LINK_COUNT_FIELD]).read()[0]
         self._links = links if isinstance(links, int) else 0
-        has_gpm = gpm.is_supported(self._door, device)
-        self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS) if has_gpm else None
+        self._gpm = None
+        self._has_gpm = None if self._options.gpm else False
+        self.mig = MigReader(self._door, device)
+        self._look_for_gpm(device)
         self._gpm_outputs = [(row.metric, _tags(row.metric, self._gpu, row.labels)) for row in gpm.GPU_ROWS]
-        self.mig = MigReader(self._door, device, has_gpm)
-        self._processes = ProcessReader(self._door, device, self._exists)
+        self._processes = ProcessReader(self._door, device, self._options.exists)
+
+    def _look_for_gpm(self, device: Device) -> None:
+        """Until the GPU has said whether it has GPM."""
+        if self._has_gpm is None:
+            self._has_gpm = gpm.support(self._door, device)
+            if self._has_gpm and self.mig is not None:
+                self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS)
+                self.mig.has_gpm = True
+                self._planned_without = -1
 
     def _contexts(self) -> list[Context] | None:
         if self._processes is None:
@@ -179,12 +203,19 @@ class GpuReader:
         if slow or self._retries > 0:
             self._slow, failed = self._part(self._plan[Pace.SLOW], Pace.SLOW)
             self._retries = 0 if not failed else _RETRIES if slow else self._retries - 1
-            if self.mig is not None:
-                self.mig.find()
+            self._look_again()
         points += self._slow
         if self.mig is not None and self.mig.instances:
             points += self.mig.points()
         return points
+
+    def _look_again(self) -> None:
+        """For what changes now and then: MIG, and with it what the GPU supports."""
+        assert self.device is not None
+        self._look_for_gpm(self.device)
+        if self.mig is not None and self.mig.find():
+            self.device.unsupported.clear()
+            self._planned_without = -1
 
     def _part(self, part: Part, pace: Pace) -> tuple[list[Point], bool]:
         """The points of a part of the plan, and whether something failed that may work the next time."""
@@ -231,7 +262,7 @@ class GpuReader:
         memory: Memory | Absent | None = read_memory(self._door, self.device)
         is_unified = memory is NOT_SUPPORTED
         if is_unified:
-            memory = self._host_memory()
+            memory = self._options.host_memory()
         tags = (("gpu", self._gpu),)
         self._total_bytes = self._used_bytes = None
         if isinstance(memory, Memory):

@@ -22,11 +22,16 @@ class Instance(NamedTuple):
     uuid: str
 
 
+def is_on(door: Door, parent: Device) -> bool | None:
+    """Whether the GPU is divided; None where it does not say."""
+    modes = door.query("nvmlDeviceGetMigMode", parent)
+    if isinstance(modes, Absent):
+        return False if modes.is_for_good else None
+    return bool(modes[0] == 1)
+
+
 def instances(door: Door, parent: Device) -> list[Instance]:
     """All that there are now. NVML numbers them with gaps."""
-    modes = door.query("nvmlDeviceGetMigMode", parent)
-    if isinstance(modes, Absent) or modes[0] != 1:
-        return []
     most = door.query("nvmlDeviceGetMaxMigDeviceCount", parent)
     found = []
     for number in range(0 if isinstance(most, Absent) else most):
@@ -49,22 +54,25 @@ def _instance(door: Door, device: Device) -> Instance | None:
 class MigReader:
     """The instances of one GPU: looked for anew by `find`, read by `points`."""
 
-    def __init__(self, door: Door, parent: Device, has_gpm: bool) -> None:
+    def __init__(self, door: Door, parent: Device) -> None:
         self._door = door
         self._parent = parent
-        self._has_gpm = has_gpm
+        self.has_gpm = False
         self.instances: list[Instance] = []
+        self._mode: bool | None = None
         self._gpm: dict[int, gpm.GpmReader] = {}
 
-    def find(self) -> None:
-        """Looks for the instances. What was known of one that is gone is forgotten."""
-        self.instances = instances(self._door, self._parent)
+    def find(self) -> bool:
+        """Looks for the instances; returns whether MIG was switched on or off. What was known of one that is gone is forgotten."""
+        before, self._mode = self._mode, is_on(self._door, self._parent)
+        self.instances = instances(self._door, self._parent) if self._mode else []
         present = {instance.gpu_instance for instance in self.instances}
         for gone in self._gpm.keys() - present:
             self._gpm.pop(gone).close()
-        if self._has_gpm:
+        if self.has_gpm:
             for new in present - self._gpm.keys():
                 self._gpm[new] = gpm.GpmReader(self._door, self._parent, gpm.MIG_ROWS, new)
+        return before is not None and self._mode is not None and before is not self._mode
 
     def points(self) -> Iterable[Point]:
         """What is known of each instance now."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aie_agent.sources.nvml.devices import simulated
 from aie_agent.sources.nvml.door import Absent, Door
-from aie_agent.sources.nvml.gpu import GpuReader
+from aie_agent.sources.nvml.gpu import GpuReader, Options
 from aie_agent.sources.nvml.memory import Memory
 
 MAX_GPUS: Final = 64
@@ -34,7 +34,7 @@ class SessionError(Exception):
 class Session:
     """All of its methods but `door` and `gpus` call NVML: they run on a thread of `lanes.py`.
 
-    `load` imports the binding; another may be given.
+    `load` imports the binding; another may be given. The rest is of `Options`, `exists` asked for at every `open`.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Session:
         host_memory: Callable[[], Memory | None],
         load: Callable[[], Any] | None = None,
         exists: Callable[[], Callable[[int], bool] | None] = lambda: None,
+        gpm: bool = True,
     ) -> None:
         self.door: Door | None = None
         self.gpus: list[GpuReader] = []
@@ -51,8 +52,7 @@ class Session:
         self.error: str | None = None
         """Why the last `open` failed."""
         self._load = load or _import
-        self._host_memory = host_memory
-        self._exists = exists
+        self._options: Callable[[], Options] = lambda: Options(host_memory, exists(), gpm)
         self._seen: tuple[str, ...] = ()
 
     def open(self) -> None:
@@ -82,7 +82,8 @@ class Session:
         version = door.query("nvmlSystemGetDriverVersion", None)
         self.driver = "" if isinstance(version, Absent) else version
         self.is_simulated = simulated(door.nvml)
-        self.gpus = [GpuReader(door, index, self._host_memory, self._exists()) for index in range(min(count, MAX_GPUS))]
+        options = self._options()
+        self.gpus = [GpuReader(door, index, options) for index in range(min(count, MAX_GPUS))]
         self._seen = _on_host()
 
     def is_outdated(self) -> bool:

@@ -34,13 +34,7 @@ _APART_PERIOD_S: Final = 2.0
 _REOPEN_EVERY: Final = 10
 
 # The batch has all series of these: one that is not in it is not current any more.
-_WHOLE: Final = (
-    "aie_gpu_up",
-    "aie_gpu_info",
-    "aie_gpu_mig_info",
-    "aie_gpu_mig_memory_total_bytes",
-    "aie_gpu_mig_memory_used_bytes",
-)
+_WHOLE: Final = ("aie_gpu_up", "aie_gpu_info")
 
 
 class NvmlSource:
@@ -61,7 +55,7 @@ class NvmlSource:
         """The GPUs as the last collection found them."""
         self._config = config
         self._joined = processes
-        self._session = Session(host_memory, load, (lambda: None) if processes is None else processes.exists)
+        self._session = Session(host_memory, load, processes.exists if processes else lambda: None, config.gpm)
         self._lanes = Lanes("nvml")
         self._apart = Lanes("nvml-slow")
         self._apart_task: asyncio.Task[None] | None = None
@@ -70,6 +64,7 @@ class NvmlSource:
         self._on_gpus: dict[int, GpuContexts] = {}
         self._slow_every = max(round(config.slow_period / config.period), 1)
         self._cycle = 0
+        self._watched: list[Device] = []
         self._took_s: dict[int, float] = {}
         self._next_try_s = 0.0
         self._next_revival_s = 0.0
@@ -178,6 +173,7 @@ class NvmlSource:
             raise self._closed(now_s, self._session.error or "NVML is closed")
         self._cycle = 0
         self._took_s.clear()
+        self._watched.clear()
         self._on_gpus.clear()
 
     def _open_session(self) -> None:
@@ -211,8 +207,7 @@ class NvmlSource:
         ]
         await self._lanes.run(jobs, _FIRST_PATIENCE_S if is_first else _PATIENCE_S)
         self._cycle += 1
-        if is_first and self._xids is not None and self._session.door is not None:
-            self._xids.watch(self._session.door, self._devices_by_bus(gpus))
+        await self._watch(gpus)
         self._begin_apart()
 
     def _revive(self) -> None:
@@ -237,7 +232,7 @@ class NvmlSource:
                 self._note_processes(gpu, reading)
                 if time.monotonic() - reading.at_s < 2 * self.period_s + _FIRST_PATIENCE_S:
                     into += reading.points
-                    into += gpu.apart
+                    into += gpu.apart()
             elif gpu.index not in away:
                 reason = "error"  # our own: it stands in the log
             elif away[gpu.index] >= self._config.hung_after:
@@ -266,6 +261,17 @@ class NvmlSource:
             self._apart_task = None
 
     # XIDs
+
+    async def _watch(self, gpus: Iterable[GpuReader]) -> None:
+        """Waits for events of all GPUs: anew when one has come back, for its events go to the handle that it has now."""
+        if self._xids is None or self._session.door is None:
+            return
+        devices = self._devices_by_bus(gpus)
+        if all(any(device is known for known in self._watched) for device in devices.values() if device.gone is None):
+            return
+        self._watched = list(devices.values())
+        watch = partial(self._xids.watch, self._session.door, devices)
+        await self._lanes.run([Job(_SESSION, watch)], _FIRST_PATIENCE_S)
 
     def _devices_by_bus(self, gpus: Iterable[GpuReader]) -> dict[str, Device]:
         found = {}
