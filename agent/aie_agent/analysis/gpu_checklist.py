@@ -10,6 +10,7 @@ from aie_agent.analysis.links import Link, width_problem
 from aie_agent.sources.cuda_runtime import CudaLibraries
 from aie_agent.sources.memory_channels import Channels
 from aie_agent.sources.nvml.facts import LEVELS, GpuFacts, Pair
+from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER, describe
 
 _FAR: Final = 50
 _LIMIT_SLACK: Final = 0.99
@@ -212,6 +213,32 @@ def _runtime(name: str, libraries: CudaLibraries, cuda: tuple[int, int] | None) 
         yield Check(what, True, f"{text}: works, but kernels that come as PTX may be refused")
     else:
         yield Check(what, True, text)
+
+
+def check_xids(seen: Iterable[tuple[str, int, float]]) -> list[Check]:
+    """XIDs that stand in the kernel's log, as (bus id, number, seconds ago): one line for each number of a GPU, the newest first.
+
+    What an application did to itself, and what only tells of another error, says nothing against the host.
+    """
+    ages: dict[tuple[str, int], list[float]] = {}
+    for bus, xid, age_s in seen:
+        ages.setdefault((bus, xid), []).append(age_s)
+    checks = []
+    for (bus, xid), times in sorted(ages.items(), key=lambda item: min(item[1])):
+        known = BY_NUMBER.get(xid)
+        harmless = known is not None and known.blame in ("application", "report")
+        often = "once" if len(times) == 1 else f"{len(times)} times, last"
+        text = f"{describe(xid)}: {often} {_ago(min(times))}"
+        remedy = known.action if known is not None else "see NVIDIA's catalogue of XIDs"
+        checks.append(Check(f"XID {xid} of the GPU at {bus}", harmless, text, remedy))
+    return checks
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{max(seconds, 0.0):.0f} seconds ago"
 
 
 def check_memory_channels(found: Channels) -> Check | None:

@@ -11,9 +11,9 @@ def unaccounted(store: Store, engines: list[str], now_s: float) -> Batch:
     """`aie_engine_memory_unaccounted_bytes` for each engine and device of which both sides are known at `now_s`.
 
     On a CPU the gap holds the interpreter, libraries' heaps, thread stacks and the C allocator's slack: some hundred MB are
-    normal, growth is not. On a GPU it holds the CUDA context of each process (290 to 400 MB, more as kernels are loaded for the first
-    time), libraries' workspaces, NCCL's buffers and captured graphs. Where the driver does not tell memory by process, the physical
-    side is that of the whole GPU for a process that is alone on it, and absent otherwise (`sources/nvml/process_join.py`).
+    normal, growth is not. On a GPU it holds the CUDA context of each process (290 to 400 MB, more as kernels are loaded for the
+    first time), libraries' workspaces, NCCL's buffers and captured graphs. Where the driver does not tell memory by process, the
+    physical side is that of the whole GPU for a process that is alone on it, and absent otherwise (`sources/nvml/process_join.py`).
     """
     batch = Batch("analysis", now_s)
     for engine in engines:

@@ -12,7 +12,7 @@ from aie_agent.analysis import gpu_checklist as checklist
 from aie_agent.analysis.gpu_checklist import Check
 from aie_agent.config import GpuSection
 from aie_agent.sources.cuda_runtime import CudaLibraries, cuda_libraries
-from aie_agent.sources.kernel_log import KernelLog
+from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog
 from aie_agent.sources.memory_channels import TABLE, channels, modules
 from aie_agent.sources.nvml import presence
 from aie_agent.sources.nvml.build import SimulationError, install_simulated
@@ -22,10 +22,12 @@ from aie_agent.sources.nvml.facts import GpuFacts, cuda_version, read_facts, rea
 from aie_agent.sources.nvml.process_join import OTHER_NAMESPACE, in_other_pid_namespace
 from aie_agent.sources.nvml.processes import ProcessReader
 from aie_agent.sources.nvml.session import Session
+from aie_agent.sources.nvml.xid import from_kernel_log
 from aie_agent.sources.procfs import Procfs
 
 _NODES: Final = Path("/sys/devices/system/node")
 _MAX_PROCESSES: Final = 64
+_LOG: Final = "XIDs in the kernel log"
 _HANDLE: Final = "nvmlDeviceGetHandleByIndex"
 
 
@@ -93,7 +95,7 @@ def _host(session: Session, config: GpuSection, door: Door) -> Iterator[GpuCheck
     text = f"{shown}, driver {session.driver}" + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
     expected = max(config.expected, 1)
     yield GpuCheck("GPUs", count >= expected, config.expected > 0, True, text, f"{expected} are expected: see the kernel log")
-    yield _kernel_log()
+    yield from _kernel_log()
     found: list[_Gpu] = []
     for index in range(count):
         handle = door.query(_HANDLE, None, index)
@@ -133,16 +135,26 @@ def _channels() -> Iterator[GpuCheck]:
         yield _row(check)
 
 
-def _kernel_log() -> GpuCheck:
+def _kernel_log() -> Iterator[GpuCheck]:
+    """Whether XIDs can be read, and those that stand in the log."""
     log = KernelLog()
     try:
-        log.read()
+        records = log.read()
     except OSError as error:
         remedy = "run as root, or with CAP_SYSLOG and /dev/kmsg mounted; XIDs that the driver does not send as events are missed"
-        return GpuCheck("XIDs in the kernel log", False, False, True, f"{error.filename or '/dev/kmsg'}: {error.strerror}", remedy)
+        yield GpuCheck(_LOG, False, False, True, f"{error.filename or '/dev/kmsg'}: {error.strerror}", remedy)
+        return
     finally:
         log.close()
-    return GpuCheck("XIDs in the kernel log", True, False, True, "/dev/kmsg")
+    since_boot_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    reports = [
+        report
+        for record in records
+        if record.facility == KERNEL_FACILITY and (report := from_kernel_log(record, record.time_us / 1e6)) is not None
+    ]
+    yield GpuCheck(_LOG, True, False, True, f"/dev/kmsg, {len(reports)} XIDs in it")
+    for check in checklist.check_xids([(report.bus, report.xid, since_boot_s - report.time_s) for report in reports]):
+        yield _row(check)
 
 
 def _processes(door: Door, gpus: Sequence[_Gpu], driver: str, cuda: tuple[int, int] | None) -> Iterator[GpuCheck]:

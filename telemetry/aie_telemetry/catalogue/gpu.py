@@ -64,7 +64,7 @@ GPU_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_gpu_xid_last_timestamp_seconds", "seconds", (*_GPU, "xid"), "When an XID was last seen, in seconds since the epoch."),
     gauge("aie_gpu_xid_source_up", "1", ("source",), "1 while XIDs are read from this source: nvml_events, kernel_log."),
     gauge("aie_gpu_processes", "processes", _GPU, "Processes that hold a context on the GPU."),
-    gauge("aie_gpu_orphan_processes", "processes", _GPU, "Processes that hold a context and belong to no engine that lives."),
+    gauge("aie_gpu_orphan_processes", "processes", _GPU, "Processes that hold a context though nothing can come of them: gone from /proc, zombies, hung in the kernel, or left by an engine that ended."),
     gauge("aie_gpu_orphan_memory_bytes", "bytes", _GPU, "Memory of those processes. Absent where the driver does not tell it."),
     gauge("aie_gpu_persistence_mode", "1", _GPU, "1 when the driver stays loaded without clients. At 0 the first request after idle time is slow."),
     gauge("aie_gpu_numa_node", "1", _GPU, "NUMA node of the host that the GPU is attached to."),

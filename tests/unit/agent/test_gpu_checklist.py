@@ -10,7 +10,7 @@ from fakes.proc_tree import ProcTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_agent.analysis.gpu_checklist import check_gpu, check_memory_channels, check_process, check_topology, ranges
+from aie_agent.analysis.gpu_checklist import check_gpu, check_memory_channels, check_process, check_topology, check_xids, ranges
 from aie_agent.commands.check_gpu import allowed_cpus, numa_nodes, parse_cpus
 from aie_agent.sources.cuda_runtime import CudaLibraries, cuda_libraries
 from aie_agent.sources.memory_channels import Channels, Module, channels, modules
@@ -97,6 +97,19 @@ def test_topology() -> None:
     _, blocked = check_topology([replace_pair(near, "the chipset does not support it"), far])
     assert not blocked.ok
     assert "GPU 0 and 1: the chipset" in blocked.found
+
+
+def test_xids_of_the_log() -> None:
+    bus = "0000:3b:00"
+    assert check_xids([]) == []
+    found = check_xids([(bus, 79, 7300.0), (bus, 79, 200_000.0), (bus, 13, 5.0), ("0000:86:00", 999, 90.0)])
+    assert [(check.what, check.ok) for check in found] == [
+        ("XID 13 of the GPU at 0000:3b:00", True),
+        ("XID 999 of the GPU at 0000:86:00", False),
+        ("XID 79 of the GPU at 0000:3b:00", False),
+    ]
+    assert found[2].found == "XID 79: the GPU has fallen off the bus: 2 times, last 2 hours ago"
+    assert "return the board" in found[2].remedy
 
 
 def replace_pair(pair: Pair, problem: str) -> Pair:
