@@ -17,6 +17,7 @@ from aie_agent.simulate import Controller
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.nvml.memory import Memory
 from aie_agent.sources.nvml.source import NvmlSource
+from aie_agent.sources.nvml.xids import Xids
 
 
 @contextlib.contextmanager
@@ -40,9 +41,14 @@ def section(**keys: Any) -> GpuSection:
     return GpuSection(**durations, **keys)
 
 
-def source(config: GpuSection | None = None, memory: Memory | None = None, load: Callable[[], Any] | None = None) -> NvmlSource:
-    """A source without XIDs and processes, which have tests of their own."""
-    return NvmlSource(config or section(), lambda: memory, load=load)
+def source(
+    config: GpuSection | None = None,
+    memory: Memory | None = None,
+    load: Callable[[], Any] | None = None,
+    xids: bool = False,
+) -> NvmlSource:
+    """A source that joins no processes, and by default counts no XIDs: they have tests of their own."""
+    return NvmlSource(config or section(), lambda: memory, Xids() if xids else None, load=load)
 
 
 def numbers(batch: Batch) -> Numbers:

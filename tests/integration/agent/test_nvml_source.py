@@ -457,3 +457,67 @@ async def test_counters_never_fall_and_never_leap(gpus: Controller) -> None:
                 last[key] = point.value
     assert len(last) > 20
     await at.close()
+
+
+async def test_mig_switched_on_and_off_makes_the_gpu_be_asked_anew(gpus: Controller) -> None:
+    """The duty cycle is not supported while MIG is on, and must not be taken as missing for ever."""
+    at = host.source()
+    assert ("aie_gpu_utilization_ratio", "0") in await host.look(at)
+    gpus.set_mig(0, [MigInstance("1g.10gb", 7, 9728 * MIB, 16)])
+    await host.until(
+        at, lambda found: found.get(("aie_gpu_mig_mode", "0")) == 1 and ("aie_gpu_utilization_ratio", "0") not in found
+    )
+    gpus.set_mig(0, [])
+    await host.until(at, lambda found: ("aie_gpu_utilization_ratio", "0") in found)
+    await at.close()
+
+
+async def test_gpm_that_was_not_ready_is_found_later(gpus: Controller) -> None:
+    gpus.fail("nvmlGpmQueryDeviceSupport", pynvml.NVML_ERROR_NOT_READY)
+    at = host.source()
+    await host.look(at)
+    gpus.fail("nvmlGpmQueryDeviceSupport", 0)
+    gpus.run()
+    await host.until(at, lambda found: ("aie_gpu_sm_active_ratio", "0") in found)
+    await at.close()
+
+
+async def test_gpm_that_fails_says_nothing_and_then_not_the_time_between(gpus: Controller) -> None:
+    gpus.run()
+    at = host.source()
+    await host.until(at, lambda found: ("aie_gpu_sm_active_ratio", "0") in found)
+    gpus.fail("nvmlGpmSampleGet", pynvml.NVML_ERROR_UNKNOWN, gpu=0)
+    await asyncio.sleep(0.11)
+    assert ("aie_gpu_sm_active_ratio", "0") not in await host.look(at)
+    gpus.fail("nvmlGpmSampleGet", 0, gpu=0)
+    await asyncio.sleep(0.11)
+    assert ("aie_gpu_sm_active_ratio", "0") not in await host.look(at)
+    await host.until(at, lambda found: ("aie_gpu_sm_active_ratio", "0") in found)
+    await at.close()
+
+
+async def test_gpm_switched_off_is_not_asked_for(gpus: Controller) -> None:
+    at = host.source(host.section(gpm=False))
+    for _ in range(3):
+        found = await host.look(at)
+        await asyncio.sleep(0.11)
+    assert not any("active_ratio" in key[0] for key in found)
+    assert gpus.calls("nvmlGpmSampleGet") == gpus.calls("nvmlGpmQueryDeviceSupport") == 0
+    assert ("aie_gpu_pcie_bytes_per_second", "tx", "0") in found  # by the counters
+    await at.close()
+
+
+async def test_xids_come_again_of_a_gpu_that_was_lost(gpus: Controller) -> None:
+    def xid_62(found: host.Numbers) -> float | None:
+        return found.get(("aie_gpu_xid_errors_total", "1", "62"))
+
+    at = host.source(xids=True)
+    await host.until(at, lambda found: xid_62(found) == 0)
+    gpus.lose(1)
+    await host.until(at, lambda found: host.up(found)["1"] == "lost")
+    gpus.lose(1, lost=False)
+    await host.until(at, lambda found: host.up(found)["1"] == "")
+    await host.until(at, lambda found: found["aie_gpu_xid_source_up", "nvml_events"] == 1)
+    gpus.push_xid(1, 62)
+    await host.until(at, lambda found: xid_62(found) == 1)
+    await at.close()
