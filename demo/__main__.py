@@ -135,13 +135,24 @@ async def stack(directory: Path, gpus: Gpus | None) -> AsyncIterator[tuple[subpr
             yield engine, engine_url, agent_url
 
 
+def not_seen(lines: list[str]) -> list[str]:
+    """The lines that say "not seen", each with the advice below it; advice on anything else stays out."""
+    kept: list[str] = []
+    belongs = False
+    for line in lines:
+        if not line.lstrip().startswith("->"):
+            belongs = line.startswith("not seen")
+        if belongs:
+            kept.append(line)
+    return kept
+
+
 def report_what_is_not_visible(config: Path, environment: dict[str, str]) -> None:
     """The lines of `aie-agent check` that say "not seen"."""
     check = subprocess.run(
         [BIN / "aie-agent", "check", "--config", config], capture_output=True, text=True, check=False, env=os.environ | environment
     )
-    lines = check.stdout.splitlines()
-    hidden = [line for line in lines if line.startswith("not seen") or line.lstrip().startswith("->")]
+    hidden = not_seen(check.stdout.splitlines())
     if hidden:
         print("\n".join(["demo: not visible here, which the demo does without:", *(f"  {line}" for line in hidden)]), flush=True)
 

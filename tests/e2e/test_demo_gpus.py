@@ -11,6 +11,7 @@ import pytest
 
 from aie_agent.config_values import SimulatedGpus
 from aie_telemetry import api
+from demo.__main__ import not_seen
 from demo.gpus import WALK, Gpus, simulated
 from tests.e2e.programs import BIN, HTTP, Program, eventually
 
@@ -79,3 +80,15 @@ def test_the_minute_is_in_order_and_all_troubles_are_there_when_the_report_is_ta
     assert max(step.at_s for step in WALK if step.what.startswith(("gets", "reports", "negotiates", "falls"))) < 30
     assert min(step.at_s for step in WALK if step.what.startswith(("is back", "has"))) > 30
     assert all(any(step.what.startswith(words) for words in SEEN) for step in WALK)
+
+
+def test_advice_is_told_only_with_what_is_not_seen() -> None:
+    check = [
+        "ok        engine  a",
+        "   -> faster so",
+        "not seen  eBPF  no privilege",
+        "   -> run as root",
+        "wrong     GPU 0",
+        "   -> move it",
+    ]
+    assert not_seen(check) == ["not seen  eBPF  no privilege", "   -> run as root"]
