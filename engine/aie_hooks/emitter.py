@@ -17,7 +17,6 @@ import math
 import os
 import random
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aie_hooks.endpoint import resolve
 from aie_hooks.naming import constant_tags, frame_of
 from aie_hooks.packing import Line, PacketBudget, pack
+from aie_hooks.reentrant import Turn
 from aie_hooks.series import Counter, Frame, Gauge, Histogram, SilentCounter, SilentGauge, SilentHistogram
 from aie_hooks.ticker import Ticker
 from aie_hooks.transport import Transport
@@ -123,8 +123,7 @@ class Emitter:
 
     def _begin_process(self) -> None:
         """What belongs to one process: set up at the start, and anew in a forked child."""
-        self._making = threading.Lock()
-        self._flushing = threading.Lock()
+        self._flushing = Turn()
         self._packets_sent = self._values_sent = 0
         self._greeted_generation = 0
         self._next_hello_s = -math.inf
@@ -138,12 +137,9 @@ class Emitter:
         """A handle for a sum. Raises ValueError for a name or labels that are not the catalogue's or that cannot be said."""
         frame = frame_of(name, Kind.COUNTER, labels, self._tags, self._dialect)
         kind = SilentCounter if self._transport is None else Counter
-        with self._making:
-            is_new = frame not in self._counters
-            if is_new:
-                self._counters[frame] = kind(frame, self)
-            counter = self._counters[frame]
-        if is_new and self.ticker.asleep:
+        made = kind(frame, self)
+        counter = self._counters.setdefault(frame, made)  # which is atomic
+        if counter is made and self.ticker.asleep:
             self.ticker.ring()  # it is announced at 0 soon, and not only with its first increment
         return counter
 
@@ -151,10 +147,7 @@ class Emitter:
         """A handle for a level. Raises as `counter` does."""
         frame = frame_of(name, Kind.GAUGE, labels, self._tags, self._dialect)
         kind = SilentGauge if self._transport is None else Gauge
-        with self._making:
-            if frame not in self._gauges:
-                self._gauges[frame] = kind(frame, self)
-            return self._gauges[frame]
+        return self._gauges.setdefault(frame, kind(frame, self))
 
     def histogram(self, name: str, /, rate: float = 1.0, **labels: str) -> Histogram:
         """A handle for a distribution of which the share `rate`, in [1e-6, 1], is sent. Raises as `counter` does."""
@@ -163,10 +156,7 @@ class Emitter:
         frame = frame_of(name, Kind.HISTOGRAM, labels, self._tags, self._dialect)
         kind = SilentHistogram if self._transport is None else Histogram
         least = -sys.float_info.max if _may_be_negative(name) else 0.0
-        with self._making:
-            if (frame, rate) not in self._histograms:
-                self._histograms[frame, rate] = kind(frame, self, rate, self._rng.random, least)
-            return self._histograms[frame, rate]
+        return self._histograms.setdefault((frame, rate), kind(frame, self, rate, self._rng.random, least))
 
     def sampled(self, rate: float) -> bool:
         """One roll of the dice, for callers that decide once for several values and then `record` them."""
@@ -198,13 +188,13 @@ class Emitter:
             return False
         try:
             line = encode_event(event)
-            if not flushing.acquire(timeout=_EVENT_WAIT_S):
+            if not flushing.take(_EVENT_WAIT_S):
                 self.drop("would_block", 1)
                 return False
             try:
                 failure = self._send_event(transport, line)
             finally:
-                flushing.release()
+                flushing.leave()
         except Exception as error:  # noqa: BLE001 - what is being told of is trouble enough
             self.failed("sending an event", error)
             return False
@@ -232,9 +222,9 @@ class Emitter:
         self._flush(may_resolve=False, wait_s=_CLOSE_WAIT_S)
         self._closed = True
         _live.discard(self)
-        if self._transport is not None and self._flushing.acquire(timeout=_CLOSE_WAIT_S):
+        if self._transport is not None and self._flushing.take(_CLOSE_WAIT_S):
             self._transport.close()
-            self._flushing.release()
+            self._flushing.leave()
 
     def stats(self) -> EmitterStats:
         """What was sent and what was dropped so far."""
@@ -255,7 +245,7 @@ class Emitter:
 
     def _flush(self, *, may_resolve: bool, wait_s: float = 0.0) -> None:
         transport, flushing = self._transport, self._flushing
-        if transport is None or self._closed or not flushing.acquire(timeout=wait_s):
+        if transport is None or self._closed or not flushing.take(wait_s):
             return
         try:
             self._collect()
@@ -271,7 +261,7 @@ class Emitter:
                 self._flush_has_failed = True
                 _log.exception("metrics of engine %s could not be sent; said once", self.engine)
         finally:
-            flushing.release()
+            flushing.leave()
 
     def _collect(self) -> None:
         for collector in self._collectors:

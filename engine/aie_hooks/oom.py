@@ -16,7 +16,6 @@ import functools
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from aie_hooks.allocator import torch_cuda
 from aie_hooks.emitter import Emitter
+from aie_hooks.reentrant import Tally, Turn
 
 if TYPE_CHECKING:
     from aie_telemetry.api import Event
@@ -128,10 +128,16 @@ class OomForensics:
         self._errors = errors
         self._cuda = cuda
         self._clock = clock
-        self._lock = threading.Lock()
+        self._turns = Turn()
         self._next_s = float("-inf")
-        self.suppressed = 0
+        self._suppressed = Tally()
+
+    @property
+    def suppressed(self) -> int:
         """Errors of which no record was sent because one had just been, since the last record."""
+        suppressed = self._suppressed.take()
+        self._suppressed.add(suppressed)
+        return int(suppressed)
 
     def __enter__(self) -> OomForensics:
         return self
@@ -161,14 +167,16 @@ class OomForensics:
 
     def _turn(self) -> int | None:
         """How many errors went by without a record; None when this one shall too."""
-        with self._lock:
-            now_s = self._clock()
-            if now_s < self._next_s:
-                self.suppressed += 1
-                return None
-            self._next_s = now_s + PERIOD_S
-            suppressed, self.suppressed = self.suppressed, 0
-            return suppressed
+        if self._turns.take():  # else somebody sends a record at this very moment
+            try:
+                now_s = self._clock()
+                if now_s >= self._next_s:
+                    self._next_s = now_s + PERIOD_S
+                    return int(self._suppressed.take())
+            finally:
+                self._turns.leave()
+        self._suppressed.add(1)
+        return None
 
 
 def is_out_of_memory(error: BaseException, cuda: Any = None) -> bool:

@@ -20,13 +20,14 @@ Each call takes the moment of what it tells as `at_s`, in seconds of `clock`, fr
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, ParamSpec
 
 from aie_hooks.emitter import Emitter
+from aie_hooks.reentrant import Tally
+from aie_hooks.series import Gauge
 from aie_hooks.span_thread import SpanThread
 from aie_hooks.tracing import NO_TRACER, Stages, Trace, Tracer
 from aie_telemetry.catalogue import OUTCOMES
@@ -80,11 +81,13 @@ class RequestHooks:
         self._running = emitter.gauge("aie_engine_requests_running", model=model)
         self._waiting = emitter.gauge("aie_engine_requests_waiting", model=model)
         self._last_token = emitter.gauge("aie_engine_last_token_timestamp_seconds", model=model)
+        self._ticker = emitter.ticker
         self._wall_clock = wall_clock
         self._rate = rate
-        self._lock = threading.Lock()
-        self._now_waiting = self._now_running = 0
+        self._waiting_level, self._running_level = _Level(self._waiting), _Level(self._running)
         self._tokens_then = 0.0
+        self.life = object()
+        """What a request remembers, so that a forked child does not count the parent's requests out that it never counted in."""
         self.moved(waiting=0, running=0)
         emitter.at_flush(self)
 
@@ -125,26 +128,41 @@ class RequestHooks:
 
     def moved(self, *, waiting: int, running: int) -> None:
         """So many more requests wait and run. For `RequestHook`."""
-        with self._lock:
-            # Requests that a forked child ends for its parent were never counted in the child.
-            self._now_waiting = max(0, self._now_waiting + waiting)
-            self._now_running = max(0, self._now_running + running)
-            self._waiting.set(self._now_waiting)
-            self._running.set(self._now_running)
+        self._waiting_level.moves.add(waiting)
+        self._running_level.moves.add(running)
+        if self._ticker.asleep:
+            self._ticker.ring()
 
     def collect(self) -> None:
-        """At each flush: a token came out at most one flush interval ago, if any did since the flush before."""
+        """At each flush: how many wait and run now; and a token came out at most one flush interval ago, if any did since the flush
+        before."""
+        self._waiting_level.tell()
+        self._running_level.tell()
         total = self.tokens.total
-        if total != self._tokens_then:
+        if total > self._tokens_then:
             self._tokens_then = total
             self._last_token.set(self._wall_clock())
 
     def forget(self) -> None:
         """In a forked child: no request is here, of which it says nothing before it has one."""
-        self._lock = threading.Lock()
-        self._now_waiting = self._now_running = 0
+        self._waiting_level, self._running_level = _Level(self._waiting), _Level(self._running)
         self._tokens_then = 0.0
+        self.life = object()
         self.spans.forget()
+
+
+class _Level:
+    """A number that goes up and down, told by a gauge at each flush in which it moved."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self.moves = Tally()
+        self._gauge = gauge
+        self._now = 0.0
+
+    def tell(self) -> None:
+        if self.moves:
+            self._now += self.moves.take()
+            self._gauge.set(self._now)
 
 
 def _guarded(method: Callable[_P, None]) -> Callable[_P, None]:
@@ -174,6 +192,7 @@ class RequestHook:
         "_generated",
         "_hooks",
         "_last_token_s",
+        "_life",
         "_prompt_due",
         "_prompt_tokens",
         "_queued_s",
@@ -192,6 +211,7 @@ class RequestHook:
         self._watched = sampled or trace is not None
         self._running = False
         self._ended = False
+        self._life = hooks.life
         self._prompt_due = 0
         if self._watched:
             self._entered_s = hooks.clock() if at_s is None else at_s
@@ -207,6 +227,10 @@ class RequestHook:
     def failed(self, name: str, error: Exception) -> None:
         """One of the calls below broke: it is counted, and logged once."""
         self._hooks.emitter.failed(f"a request's {name}()", error)
+
+    def _moved(self, *, waiting: int, running: int) -> None:
+        if self._life is self._hooks.life:
+            self._hooks.moved(waiting=waiting, running=running)
 
     def _moment(self, at_s: float | None) -> float:
         return self._hooks.clock() if at_s is None else at_s
@@ -243,7 +267,7 @@ class RequestHook:
         if self._running or self._ended:
             return
         self._running = True
-        self._hooks.moved(waiting=-1, running=1)
+        self._moved(waiting=-1, running=1)
         if self._watched:
             self._admitted_s = self._moment(at_s)
             if self._sampled:
@@ -318,7 +342,7 @@ class RequestHook:
             self.failed("end", ValueError(f"outcome {outcome!r:.50} is none of {', '.join(OUTCOMES)}"))
             outcome = "error"
         hooks.ended[outcome].add()
-        hooks.moved(waiting=0 if self._running else -1, running=-1 if self._running else 0)
+        self._moved(waiting=0 if self._running else -1, running=-1 if self._running else 0)
         if self._watched:
             self._finish(outcome, finish_reason, error_type, at_s)
 

@@ -1,6 +1,7 @@
 """What a program holds and calls: counters, gauges and histograms that collect in memory until the emitter takes their lines.
 
-No call raises or blocks, whatever it is given: what is no finite number of the right sign is counted as dropped. What is written
+No call raises or blocks, whatever it is given and whatever it comes in the middle of (`aie_hooks.reentrant`): what is no finite
+number of the right sign is counted as dropped. What is written
 when (a counter's sum, a gauge's last value, a histogram's values one by one) is each class's business, and so is what happens to
 it when a packet could not be sent: sums and levels are kept for the next flush, single observations are dropped and counted.
 """
@@ -8,13 +9,13 @@ it when a packet could not be sent: sums and levels are kept for the next flush,
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol
 
 from aie_hooks.packing import MAX_PACKET_BYTES, Line
+from aie_hooks.reentrant import Tally
 from aie_hooks.ticker import Ticker
 from aie_telemetry.statsd import Dialect
 
@@ -57,7 +58,7 @@ class Frame(NamedTuple):
 class Series:
     """What the three kinds share. `frame` must have room for the longest line of the kind, or ValueError is raised."""
 
-    __slots__ = ("_frame", "_lock", "_owner", "_ticker")
+    __slots__ = ("_frame", "_owner", "_ticker")
 
     def __init__(self, frame: Frame, owner: Owner, bytes_needed: int) -> None:
         if frame.room < bytes_needed:
@@ -65,7 +66,10 @@ class Series:
         self._frame = frame
         self._owner = owner
         self._ticker = owner.ticker
-        self._lock = threading.Lock()
+
+    def _ring(self) -> None:
+        if self._ticker.asleep:
+            self._ticker.ring()
 
     def take(self) -> Iterable[Line]:
         """The lines that say what came together since the last time; most of the time there is nothing to say."""
@@ -82,20 +86,32 @@ class Series:
         """Somebody new listens, or may: say again what is not said with every change."""
 
     def forget(self) -> None:
-        """For a forked child: what the parent collected is the parent's to send, and its locks may be held for ever."""
-        self._lock = threading.Lock()
+        """For a forked child: what the parent collected is the parent's to send."""
+        raise NotImplementedError
 
 
 class Counter(Series):
     """A sum that only rises. Sent unsampled, and announced at 0, so that a first increment is seen as one."""
 
-    __slots__ = ("_changed", "_pending", "total")
+    __slots__ = ("_announced", "_taken", "_unsent")
 
     def __init__(self, frame: Frame, owner: Owner) -> None:
         super().__init__(frame, owner, _NUMBER_BYTES + 2)
-        self._pending = 0.0
-        self._changed = True
-        self.total = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._unsent = Tally()
+        self._taken = 0.0  # for the flush, of which there is one at a time
+        self._announced = False
+
+    @property
+    def total(self) -> float:
+        """The sum since the process started; a moment behind while others add or send."""
+        unsent = self._unsent.take()
+        if unsent:
+            self._unsent.add(unsent)
+            self._ring()  # a flush that was at it just now has not seen it
+        return self._taken + unsent
 
     def add(self, amount: float = 1.0) -> None:
         """Adds `amount`, from 0 to 2**53."""
@@ -103,34 +119,27 @@ class Counter(Series):
         if not 0.0 <= number <= _MAX_INCREMENT:
             self._owner.drop("invalid", 1)
             return
-        with self._lock:
-            self._pending += number
-            self.total += number
-            self._changed = True
+        self._unsent.add(number)
         if self._ticker.asleep:
             self._ticker.ring()
 
     def take(self) -> Iterable[Line]:
-        if not self._changed:
+        if self._announced and not self._unsent:
             return ()
-        with self._lock:
-            amount = self._pending
-            self._pending = 0.0
-            self._changed = False
+        self._announced = True
+        amount = self._unsent.take()
+        self._taken += amount
         return (Line(b"%s:%s|c%s" % (self._frame.head, _exact(amount), self._frame.tail), self, 1, amount),)
 
     def lost(self, amount: float, reason: str) -> None:
-        with self._lock:
-            self._pending += amount
-            self._changed = True
+        self._taken -= amount
+        self._unsent.add(amount)
 
     def refresh(self) -> None:
-        self._changed = True
+        self._announced = False
 
     def forget(self) -> None:
-        super().forget()
-        self._pending = self.total = 0.0
-        self._changed = True
+        self._begin()
 
 
 class Gauge(Series):
@@ -174,7 +183,6 @@ class Gauge(Series):
         self._changed = self._value is not None
 
     def forget(self) -> None:
-        super().forget()
         self._value = None
         self._changed = False
 
@@ -246,7 +254,6 @@ class Histogram(Series):
             self._owner.drop(reason, count)
 
     def forget(self) -> None:
-        super().forget()
         self._values = deque()
 
 

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from aie_hooks.reentrant import Bell, Turn
+
 MAX_WAITING: Final = 1000
 """Spans that wait for the thread; what comes beyond is dropped and counted."""
 
@@ -25,7 +27,8 @@ class Owner(Protocol):
 
 
 class SpanThread:
-    """Runs calls one after the other, in the order in which they came. The thread starts with the first call."""
+    """Runs calls one after the other, in the order in which they came. The thread starts with the first call. No call waits for a
+    lock, so that they may come from anywhere (`aie_hooks.reentrant`)."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -33,51 +36,55 @@ class SpanThread:
 
     def _reset(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
-        self._changed = threading.Condition()
-        self._busy = False
+        self._bell = Bell()
+        self._starting = Turn()
         self._thread: threading.Thread | None = None
 
     def put(self, call: Callable[[], None]) -> None:
         """Leaves `call` to the thread. Never waits for it; what `call` raises is counted and logged once."""
-        with self._changed:
-            if len(self._waiting) >= MAX_WAITING or not self._started():
-                self._owner.drop("budget", 1)
-                return
-            self._waiting.append(call)
-            self._changed.notify_all()
+        if len(self._waiting) >= MAX_WAITING or not self._started():
+            self._owner.drop("budget", 1)
+            return
+        self._waiting.append(call)
+        self._bell.ring()
 
     def drain(self, timeout_s: float) -> bool:
         """Waits until all that came is done; whether it is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
+        if self._thread is None:
+            return not self._waiting
+        reached = Bell()
+        self._waiting.append(reached.ring)
+        self._bell.ring()
+        return reached.wait(timeout_s)
 
     def forget(self) -> None:
         """In a forked child, which has no copy of the thread: what waits is the parent's."""
         self._reset()
 
     def _started(self) -> bool:
-        if self._thread is not None:
+        """Whether there is a thread, or is one soon."""
+        if self._thread is not None or not self._starting.take():
             return True
-        thread = threading.Thread(target=self._run, name="aie-spans", daemon=True)
         try:
-            thread.start()
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="aie-spans", daemon=True)
+                thread.start()
+                self._thread = thread
+                atexit.register(self.drain, _AT_EXIT_S)
         except RuntimeError:  # no more threads, or the interpreter is on its way out
             return False
-        self._thread = thread
-        atexit.register(self.drain, _AT_EXIT_S)
+        finally:
+            self._starting.leave()
         return True
 
     def _run(self) -> None:
-        changed, waiting = self._changed, self._waiting
+        bell, waiting = self._bell, self._waiting
         while True:
-            with changed:
-                self._busy = False
-                changed.notify_all()
-                changed.wait_for(lambda: bool(waiting))
+            while waiting:
                 call = waiting.popleft()
-                self._busy = True
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001 - the SDK's, or an exporter's
-                self._owner.failed("making a span", error)
-            del call
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001 - the SDK's, or an exporter's
+                    self._owner.failed("making a span", error)
+                del call
+            bell.wait(threading.TIMEOUT_MAX)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from aie_hooks.reentrant import Bell, Turn
+
 IDLE_S: Final = 10.0
 """How long the thread sleeps when nobody rings: the beat then sends the hello line."""
 
@@ -29,9 +31,9 @@ class Ticker:
         self._reset()
 
     def _reset(self) -> None:
-        self._rung = threading.Event()
-        self._stop = threading.Event()
-        self._starting = threading.Lock()
+        self._rung = Bell()
+        self._stop = Bell()
+        self._starting = Turn()
         self._thread: threading.Thread | None = None
 
     def ring(self) -> None:
@@ -39,11 +41,13 @@ class Ticker:
         self.asleep = False
         if self._thread is None:
             self.start()
-        self._rung.set()
+        self._rung.ring()
 
     def start(self) -> None:
-        """Starts the thread, unless it runs or there shall be none."""
-        with self._starting:
+        """Starts the thread, unless it runs, or is being started, or there shall be none."""
+        if not self._starting.take():
+            return
+        try:
             if self._stopped or self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="aie-hooks", daemon=True)
@@ -55,12 +59,14 @@ class Ticker:
                 self._stopped = True
                 return
             self._thread = thread
+        finally:
+            self._starting.leave()
 
     def stop(self) -> None:
         """No beat begins after this; one that runs is not waited for."""
         self._stopped = True
-        self._stop.set()
-        self._rung.set()
+        self._stop.ring()
+        self._rung.ring()
 
     def forget(self) -> None:
         """For a forked child, which has no copy of the thread. A new one starts with the first ring: many children emit nothing."""
@@ -69,11 +75,10 @@ class Ticker:
 
     def _run(self) -> None:
         rung, stop = self._rung, self._stop
-        while not stop.is_set():
+        while True:
             if rung.wait(IDLE_S):
                 stop.wait(self._interval_s)
-            if stop.is_set():
+            if self._stopped:
                 return
-            rung.clear()
             self.asleep = True
             self._beat()
