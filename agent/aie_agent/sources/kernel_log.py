@@ -18,7 +18,7 @@ USER_FACILITY: Final = 1
 # The kernel hands out one record a read, and refuses a buffer that is smaller than the record. Its own limit is 8192.
 _RECORD_BYTES: Final = 8192
 # A flood in the log must not hold the reader for ever: what is left is read at the next look.
-_RECORDS_A_READ: Final = 20_000
+RECORDS_A_READ: Final = 4_000
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 
@@ -49,24 +49,27 @@ def parse(record: bytes) -> Record | None:
 class KernelLog:
     """Reads on from where it stood. The first read gives what the log still holds from before.
 
-    `overruns` counts how often records were overwritten before they could be read.
+    `overruns` counts how often records were overwritten before they could be read; `is_behind` is whether the last read left some.
     """
 
     def __init__(self, path: Path = Path("/dev/kmsg")) -> None:
         self._path = str(path)
         self._descriptor: int | None = None
         self.overruns = 0
+        self.is_behind = False
 
     def read(self) -> list[Record]:
-        """All records since the last read. Raises OSError where the log may not be read; the next read tries again."""
+        """The records since the last read, at most `RECORDS_A_READ`. Raises OSError where the log may not be read; the next read
+        tries again."""
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         records = []
-        for _ in range(_RECORDS_A_READ):
+        self.is_behind = False
+        for _ in range(RECORDS_A_READ):
             try:
                 content = os.read(self._descriptor, _RECORD_BYTES)
             except BlockingIOError:
-                break
+                return records
             except OSError as error:
                 if error.errno == errno.EPIPE:  # the next read begins with the oldest record that is left
                     self.overruns += 1
@@ -74,10 +77,11 @@ class KernelLog:
                 self.close()
                 raise
             if not content:
-                break
+                return records
             record = parse(content)
             if record is not None:
                 records.append(record)
+        self.is_behind = True
         return records
 
     def close(self) -> None:

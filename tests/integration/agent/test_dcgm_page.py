@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, tmp_path: Path) -> None:
         self.store = Store(max_series=5000, retention_s=300)
-        self.xids = Xids(log=KernelLog(tmp_path / "none"))
+        self.xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
         self.source = NvmlSource(GpuSection(), lambda: None, self.xids)
         self.page = DcgmPage(self.store, 'host "7"')
         self.now_s = 1000.0

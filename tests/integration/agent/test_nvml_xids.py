@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import pynvml
 import pytest
 
 from aie_agent import simulate
-from aie_agent.sources.kernel_log import KERNEL_FACILITY, USER_FACILITY, KernelLog
+from aie_agent.sources.kernel_log import KERNEL_FACILITY, USER_FACILITY, KernelLog, Record
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.door import Absent, Device, Door
 from aie_agent.sources.nvml.xids import Xids
@@ -75,7 +78,7 @@ def test_lines_that_came_before_and_after_the_start(kmsg: Callable[[str], None])
     name = {LOST_BUS: "7"}
     before = time.time()
     kmsg("NVRM: Xid (PCI:00fe:ee:01): 48, pid=1, name=old, An uncorrectable double bit error")
-    with_facility_1 = Xids(log=KernelLog(), facility=USER_FACILITY)
+    with_facility_1 = Xids(kernel_log=KernelLog(), facility=USER_FACILITY)
     first = {point.tags: point for point in with_facility_1.collect(name).points if point.name.startswith("aie_gpu_xid_last")}
     seen = first[("gpu", "7"), ("xid", "48")]
     assert seen.value == pytest.approx(before, abs=60), "it says when, by the log's clock"
@@ -93,7 +96,7 @@ def test_lines_that_came_before_and_after_the_start(kmsg: Callable[[str], None])
 
 
 def test_what_a_user_writes_is_not_believed(kmsg: Callable[[str], None]) -> None:
-    as_in_production = Xids(log=KernelLog(), facility=KERNEL_FACILITY)
+    as_in_production = Xids(kernel_log=KernelLog(), facility=KERNEL_FACILITY)
     as_in_production.collect({})
     kmsg("NVRM: Xid (PCI:00fe:ee:01): 79, pid=1, name=liar, GPU has fallen off the bus.")
     assert xids_of(as_in_production, {LOST_BUS: "7"}) == {}
@@ -126,7 +129,7 @@ def test_records_that_were_overwritten_are_counted_and_the_reader_goes_on(tmp_pa
 
 
 def test_a_log_that_may_not_be_read_is_a_state_and_not_an_error(tmp_path: Path) -> None:
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     points = {dict(p.tags)["source"]: p.value for p in xids.collect({}).points if p.name == "aie_gpu_xid_source_up"}
     assert points == {"kernel_log": 0.0, "nvml_events": 0.0}
     assert xids.problems["kernel_log"] == f"{tmp_path / 'none'}: No such file or directory"
@@ -139,7 +142,7 @@ def test_a_log_that_may_not_be_read_is_a_state_and_not_an_error(tmp_path: Path) 
 def test_events_of_every_gpu_arrive_once_each(gpus: simulate.Controller, tmp_path: Path) -> None:
     door, devices = opened()
     names = {bus: str(device.index) for bus, device in devices.items()}
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     xids.watch(door, devices, wait_ms=50)
     until(lambda: "nvml_events" not in xids.problems)
     assert xids_of(xids, names) == {}
@@ -161,7 +164,7 @@ def test_events_of_every_gpu_arrive_once_each(gpus: simulate.Controller, tmp_pat
 def test_a_lost_gpu_does_not_end_the_waiter(gpus: simulate.Controller, tmp_path: Path) -> None:
     door, devices = opened()
     names = {bus: str(device.index) for bus, device in devices.items()}
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     xids.watch(door, devices, wait_ms=50)
     until(lambda: "nvml_events" not in xids.problems)
     gpus.lose(1)
@@ -180,7 +183,7 @@ def test_a_lost_gpu_does_not_end_the_waiter(gpus: simulate.Controller, tmp_path:
 def test_every_error_is_a_state(gpus: simulate.Controller, tmp_path: Path, function: str, code: int) -> None:
     gpus.fail(function, code)
     door, devices = opened()
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     xids.watch(door, devices, wait_ms=20)
     until(lambda: xids.problems.get("nvml_events", "the first wait has not begun") != "the first wait has not begun")
     points = {dict(p.tags)["source"]: p.value for p in xids.collect({}).points if p.name == "aie_gpu_xid_source_up"}
@@ -190,7 +193,7 @@ def test_every_error_is_a_state(gpus: simulate.Controller, tmp_path: Path, funct
 
 def test_stopping_ends_the_thread_and_gives_the_set_back(gpus: simulate.Controller, tmp_path: Path) -> None:
     door, devices = opened()
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     for _ in range(20):
         xids.watch(door, devices, wait_ms=5)
     xids.close()
@@ -205,7 +208,7 @@ def test_a_gpu_that_comes_back_gives_events_again(
     door, devices = opened()
     names = {bus: str(device.index) for bus, device in devices.items()}
     gpus.lose(1)
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     xids.watch(door, devices, wait_ms=20)
     until(lambda: "nvml_events" not in xids.problems)
     gpus.lose(1, False)
@@ -220,7 +223,7 @@ def test_a_gpu_that_comes_back_gives_events_again(
 
 def test_names_stay_while_nvml_is_closed(gpus: simulate.Controller, tmp_path: Path) -> None:
     door, devices = opened()
-    xids = Xids(log=KernelLog(tmp_path / "none"))
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     xids.watch(door, devices, wait_ms=20)
     names = {bus: str(device.index) for bus, device in devices.items()}
 
@@ -233,3 +236,48 @@ def test_names_stay_while_nvml_is_closed(gpus: simulate.Controller, tmp_path: Pa
     swapped = {bus: str(2 - int(name)) for bus, name in names.items()}
     assert labels(swapped) == {"0", "1", "2"}, "and follow a new numbering"
     xids.close()
+
+
+def test_a_log_that_is_longer_than_one_read_is_old_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stood in the log before the start is no rise, however many reads it takes."""
+    monkeypatch.setattr("aie_agent.sources.kernel_log.RECORDS_A_READ", 10)
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    xids = Xids(kernel_log=OneAtATime(path))
+    line = b"4,1,5,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=\x1b[31mred, GPU has fallen off the bus.\n"
+    os.write(writer, line * 25)
+    for _ in range(3):
+        assert xids_of(xids, {}) == {}
+    os.write(writer, line)
+    collection = xids.collect({})
+    assert [event.summary for event in collection.events] == ["GPU 0000:3b:00: XID 79: the GPU has fallen off the bus"]
+    assert "\x1b" not in str(collection.events[0].details["text"])
+    xids.close()
+    os.close(writer)
+
+
+class OneAtATime(KernelLog):
+    """A log in a pipe: as of /dev/kmsg, each read gives one record; this one's records are of equal length."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.real_read = os.read
+
+    def read(self) -> list[Record]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "read", lambda descriptor, size: self.real_read(descriptor, 90))
+            return super().read()
+
+
+def test_the_pid_namespace_of_a_container_is_seen() -> None:
+    code = "from aie_agent.sources.nvml.process_join import in_other_pid_namespace as f; print(f())"
+    own = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unshared = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    if (
+        shutil.which("unshare") is None
+        or (done := subprocess.run(unshared, capture_output=True, text=True, check=False)).returncode
+    ):
+        pytest.skip("no pid namespace can be made here")
+    assert done.stdout.strip() == "True"
+    assert own.stdout.strip() in ("True", "False"), "these tests may themselves run in one"

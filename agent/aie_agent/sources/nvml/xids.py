@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -15,6 +16,8 @@ from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER, describe
 from aie_agent.sources.nvml.xid_events import XidEvents
 from aie_telemetry.api import Event
 from aie_telemetry.catalogue import Kind
+
+log = logging.getLogger(__name__)
 
 _KERNEL_LOG: Final = "kernel_log"
 _TEXT_CHARS: Final = 200
@@ -35,12 +38,12 @@ class Xids:
     def __init__(
         self,
         clock: Callable[[], float] = time.time,
-        log: KernelLog | None = None,
+        kernel_log: KernelLog | None = None,
         facility: int = KERNEL_FACILITY,
         engine_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self._clock = clock
-        self._log = log or KernelLog()
+        self._log = kernel_log or KernelLog()
         self._facility = facility
         self._engine_of = engine_of
         self._counter = XidCounter()
@@ -48,6 +51,7 @@ class Xids:
         self._events: XidEvents | None = None
         self._log_read_before = False
         self._log_problem: str | None = None
+        self._overruns = 0
 
     @property
     def problems(self) -> dict[str, str]:
@@ -106,6 +110,9 @@ class Xids:
         except OSError as error:
             self._log_problem = f"{error.filename or '/dev/kmsg'}: {error.strerror}"
             return
+        if self._log.overruns > self._overruns:
+            log.warning("the kernel's log was overwritten faster than it was read: XIDs may be missing")
+            self._overruns = self._log.overruns
         for record in records:
             if record.facility != self._facility:
                 continue
@@ -118,7 +125,8 @@ class Xids:
                 self._counter.note_old(report)
             elif self._counter.add(report):
                 new.append(report)
-        self._log_problem, self._log_read_before = None, True
+        self._log_problem = None
+        self._log_read_before = self._log_read_before or not self._log.is_behind
 
     def _take_events(self, new: list[XidReport]) -> None:
         came = self._events.take() if self._events is not None else []
@@ -133,7 +141,10 @@ class Xids:
         if report.pid is not None:
             details["pid"] = float(report.pid)
         if report.text:
-            details["text"] = report.text[:_TEXT_CHARS]
+            # The name of the process in it is whatever that calls itself.
+            details["text"] = "".join(
+                char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in report.text[:_TEXT_CHARS]
+            )
         engine = self._engine_of(report.pid) if report.pid is not None else None
         summary = f"GPU {gpu}: {describe(report.xid)}"
         return Event(time_s=report.time_s, kind="gpu_xid", engine=engine or "", summary=summary, details=details)
