@@ -60,6 +60,7 @@ class Agent:
             max_series=config.store.max_series,
             retention_s=config.store.retention,
             canonical=self._engines.canonical,
+            configured=[engine.name for engine in config.engines],
         )
         self._events = EventLog(self._engines.canonical)
         self._runners = Runners(self._deliver, self._clock)

@@ -2,12 +2,16 @@
 
 Two rules live here. *One source wins*: for each engine and metric its own page goes before StatsD, and StatsD before eBPF; what
 comes from a worse source while the better one is fresh is passed over. *Everything is capped*: what is refused is counted.
+
+One page has a share of the store, so that it cannot push out the others: a quarter, or, where nobody configured it, a twentieth.
+And what nobody configured (such pages, and all of StatsD) leaves the last quarter to the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from aie_agent.samples import Batch, HistogramPoint, Point, Tags
 from aie_agent.series import HistogramSeries, Series
@@ -18,6 +22,7 @@ Key = tuple[str, Tags]
 
 REFUSALS = (
     "series_limit",
+    "page_share",
     "foreign_limit",
     "kind_conflict",
     "reserved_name",
@@ -26,6 +31,10 @@ REFUSALS = (
     "too_large",
     "engine_limit",
 )
+
+# One engine with one model has some 350 series at most, as Prometheus counts them.
+_ENOUGH_SERIES = 500
+_MAX_REFUSALS_KNOWN = 256
 
 # No quantity is larger. Below it, no sum of a full store and no rate overflows, so that nothing non-finite leaves the agent.
 _LARGEST = 1e100
@@ -48,6 +57,11 @@ def _patience_s(batch: Batch) -> float:
     return max(_VALID_S, 2.5 * batch.period_s)
 
 
+def _weight(series: AnySeries) -> int:
+    """How many series Prometheus counts for it."""
+    return len(series.counts) + 2 if isinstance(series, HistogramSeries) else 1
+
+
 def _valid_s(series: AnySeries, batch: Batch) -> float:
     if batch.source != "statsd":
         return _patience_s(batch)
@@ -59,11 +73,31 @@ def _was_silent(series: AnySeries, batch: Batch) -> bool:
     return batch.time_s - series.last_time_s > 1.5 * batch.period_s
 
 
-class Store:
-    """Series by name and labels. `canonical` maps an engine's name to the one it is known by."""
+class Refusal(NamedTuple):
+    """Series of one engine for which there was no room: since when, until when that is news, why, who brought them."""
 
-    def __init__(self, *, max_series: int, retention_s: float, canonical: Callable[[str], str] = str) -> None:
+    since_s: float
+    until_s: float
+    reason: str
+    source: str
+
+
+class Store:
+    """Series by name and labels. `canonical` maps an engine's name to the one it is known by; `configured` are the engines whose
+    pages the configuration names, None for all of them."""
+
+    def __init__(
+        self,
+        *,
+        max_series: int,
+        retention_s: float,
+        canonical: Callable[[str], str] = str,
+        configured: Collection[str] | None = None,
+    ) -> None:
         self._max_series = max_series
+        self._configured = None if configured is None else {f"scrape:{engine}" for engine in configured}
+        self._held: Counter[str] = Counter()  # series by source
+        self._no_room: dict[str, Refusal] = {}
         self._retention_s = retention_s
         self._canonical = canonical
         self._series: dict[Key, AnySeries] = {}
@@ -84,6 +118,29 @@ class Store:
     def limit(self) -> int:
         """Most series held."""
         return self._max_series
+
+    def share(self, source: str) -> int:
+        """Most series that one source may hold."""
+        if _kind_of(source) != "scrape":
+            return self._max_series
+        if not self._is_open(source):
+            return self._max_series // 4
+        return max(self._max_series // 20, min(_ENOUGH_SERIES, self._max_series // 4))
+
+    def held(self, source: str) -> int:
+        """Series that one source holds."""
+        return self._held[source]
+
+    def no_room_for(self, engine: str, now_s: float) -> Refusal | None:
+        """That series of an engine are refused at present; None while all are taken."""
+        refusal = self._no_room.get(engine)
+        return refusal if refusal is not None and refusal.until_s >= now_s else None
+
+    def _is_open(self, source: str) -> bool:
+        """Whether anybody on the host can bring series this way."""
+        if source == "statsd":
+            return True
+        return _kind_of(source) == "scrape" and self._configured is not None and source not in self._configured
 
     def apply(self, batch: Batch) -> None:
         """Takes a batch in."""
@@ -133,7 +190,7 @@ class Store:
         is_new = series is None
         if series is None:
             series = Series(point.name, point.kind, tags, batch.source, self._capacity(batch))
-            if not self._insert(series, 1):
+            if not self._insert(series, 1, batch):
                 return
         if not isinstance(series, Series) or series.kind is not point.kind:
             self.refused["kind_conflict"] += 1
@@ -161,7 +218,7 @@ class Store:
             series = None
         if series is None:
             series = HistogramSeries(point.name, tags, batch.source, point.bounds, self._capacity(batch))
-            if not self._insert(series, len(point.counts) + 2):
+            if not self._insert(series, len(point.counts) + 2, batch):
                 return
         if not isinstance(series, HistogramSeries):
             self.refused["kind_conflict"] += 1
@@ -183,7 +240,11 @@ class Store:
         self._note(series, batch)
 
     def _note(self, series: AnySeries, batch: Batch) -> None:
-        series.source = batch.source
+        if series.source != batch.source:
+            weight = _weight(series)
+            self._count(series, -weight)
+            series.source = batch.source
+            self._count(series, weight)
         series.valid_until_s = batch.time_s + _valid_s(series, batch)
         self.accepted[batch.source] += 1
 
@@ -191,25 +252,53 @@ class Store:
         """Points that a series of this source needs to remember for as long as the store does."""
         return int(self._retention_s / batch.period_s) + 1
 
-    def _insert(self, series: AnySeries, weight: int) -> bool:
-        is_foreign = not series.name.startswith(RESERVED_PREFIX)
-        if is_foreign and self._foreign_size + weight > self._max_series // 2:
-            self.refused["foreign_limit"] += 1
+    def _insert(self, series: AnySeries, weight: int, batch: Batch) -> bool:
+        reason = self._no_room_because(series, weight)
+        if reason is not None:
+            self.refused[reason] += 1
+            self._remember(reason, series, batch)
             return False
-        # What the agent says of itself is bounded by its code, and must not be missing just when something is refused.
-        if self._size + weight > self._max_series and not series.name.startswith("aie_agent_"):
-            self.refused["series_limit"] += 1
-            return False
-        self._size += weight
-        self._foreign_size += weight if is_foreign else 0
+        self._count(series, weight)
         self._series[series.name, series.tags] = series
         self._by_name.setdefault(series.name, {})[series.tags] = series
         return True
 
+    def _no_room_because(self, series: AnySeries, weight: int) -> str | None:
+        """Why there is no room for a new series, or None where there is."""
+        is_foreign = not series.name.startswith(RESERVED_PREFIX)
+        if is_foreign and self._foreign_size + weight > self._max_series // 2:
+            return "foreign_limit"
+        # What the agent says of itself is bounded by its code, and must not be missing just when something is refused.
+        if series.name.startswith("aie_agent_"):
+            return None
+        open_size = sum(held for source, held in self._held.items() if self._is_open(source))
+        is_reserved = self._is_open(series.source) and open_size + weight > self._max_series - self._max_series // 4
+        if is_reserved or self._size + weight > self._max_series:
+            return "series_limit"
+        return "page_share" if self._held[series.source] + weight > self.share(series.source) else None
+
+    def _remember(self, reason: str, series: AnySeries, batch: Batch) -> None:
+        engine = next((value for label, value in series.tags if label == "engine"), None)
+        if engine is None:
+            return
+        if engine not in self._no_room and len(self._no_room) >= _MAX_REFUSALS_KNOWN:
+            self._no_room = {name: known for name, known in self._no_room.items() if known.until_s >= batch.time_s}
+            if len(self._no_room) >= _MAX_REFUSALS_KNOWN:
+                return
+        before = self.no_room_for(engine, batch.time_s)
+        since_s = batch.time_s if before is None else before.since_s
+        self._no_room[engine] = Refusal(since_s, batch.time_s + _patience_s(batch), reason, batch.source)
+
+    def _count(self, series: AnySeries, weight: int) -> None:
+        """Counts a series in, or, with a negative weight, out."""
+        self._size += weight
+        self._foreign_size += 0 if series.name.startswith(RESERVED_PREFIX) else weight
+        self._held[series.source] += weight
+        if not self._held[series.source]:
+            del self._held[series.source]
+
     def _remove(self, series: AnySeries) -> None:
-        weight = len(series.counts) + 2 if isinstance(series, HistogramSeries) else 1
-        self._size -= weight
-        self._foreign_size -= 0 if series.name.startswith(RESERVED_PREFIX) else weight
+        self._count(series, -_weight(series))
         del self._series[series.name, series.tags]
         named = self._by_name[series.name]
         del named[series.tags]

@@ -6,5 +6,6 @@ from typing import Final
 
 from aie_agent.analysis.findings import EngineCause
 from aie_agent.analysis.hung import engine_hung
+from aie_agent.analysis.series_refused import series_refused
 
-ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (engine_hung,)
+ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (engine_hung, series_refused)

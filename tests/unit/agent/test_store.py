@@ -269,7 +269,7 @@ def test_levels_of_hooks_that_fell_silent_are_not_current_for_long() -> None:
 def test_the_limit_holds_for_all_but_the_agent_itself() -> None:
     store = make_store(max_series=4)
     of_engines = [gauge(1, tags=(("engine", f"e{index}"), ("model", "m"))) for index in range(6)]
-    store.apply(Batch("scrape:e", 1.0, of_engines))
+    store.apply(Batch("process", 1.0, of_engines))
     store.apply(Batch("agent", 1.0, [gauge(6, "aie_agent_series", ())]))
     assert store.refused["series_limit"] == 2
     assert store.current("aie_agent_series", 1.0) == 6, "what is refused must not hide that something is"
@@ -285,3 +285,71 @@ def test_no_sum_becomes_infinite(kind: Kind) -> None:
     assert store.current("inf", 3.0) in (None, 0.0)
     store.apply(Batch("statsd", 3.0, histograms=[HistogramPoint("h", (), (1.0,), (1e308, 0.0), 1e308, True)]))
     assert sum(store.histograms("h")[0].counts) == 0
+
+
+def page(engine: str, count: int, time_s: float = 1.0) -> Batch:
+    """A page with `count` models."""
+    points = [gauge(1, tags=(("engine", engine), ("model", f"m{index}"))) for index in range(count)]
+    return Batch(f"scrape:{engine}", time_s, points)
+
+
+class TestShares:
+    """One page, or a crowd of them, must not hide what others say."""
+
+    def make(self) -> Store:
+        return Store(max_series=10_000, retention_s=300.0, configured=["chat", "code"])
+
+    def test_one_configured_page_leaves_room_for_the_others(self) -> None:
+        store = self.make()
+        for second in range(20):
+            new = [gauge(1, tags=(("engine", "chat"), ("model", f"{second}-{at}"))) for at in range(999)]
+            store.apply(Batch("scrape:chat", 1.0 + second, new))
+        assert store.held("scrape:chat") == 2500
+        store.apply(page("code", 400))
+        assert store.held("scrape:code") == 400
+        refusal = store.no_room_for("chat", 21.0)
+        assert refusal is not None
+        assert (refusal.reason, refusal.source) == ("page_share", "scrape:chat")
+        assert store.no_room_for("code", 21.0) is None
+
+    def test_a_crowd_that_nobody_configured_leaves_a_quarter(self) -> None:
+        store = self.make()
+        for at in range(20):
+            store.apply(page(f"vllm-{at}", 999))
+            store.apply(Batch("statsd", 1.0, [gauge(1, tags=(("engine", f"s{at}"), ("model", f"{n}"))) for n in range(500)]))
+        assert store.held("scrape:vllm-0") == 500
+        assert store.size == 7500
+        for engine in ("chat", "code"):
+            store.apply(page(engine, 400))
+            assert store.current(RUNNING, 1.0, engine=engine) == 400
+
+    def test_a_small_store_takes_a_whole_engine_of_the_scan(self) -> None:
+        store = Store(max_series=1500, retention_s=300.0, configured=[])
+        assert store.share("scrape:vllm-8000") >= 329, "the largest page of the fixtures"
+
+    def test_what_changes_hands_and_what_is_forgotten_is_not_held(self) -> None:
+        store = self.make()
+        store.apply(Batch("statsd", 1.0, [gauge(1)]))
+        store.apply(Batch("scrape:e", 2.0, [gauge(2)]))
+        assert (store.held("statsd"), store.held("scrape:e")) == (0, 1)
+        store.evict(1000.0)
+        assert (store.held("scrape:e"), store.size) == (0, 0)
+
+    def test_a_refusal_is_news_for_as_long_as_it_lasts(self) -> None:
+        store = Store(max_series=100, retention_s=300.0)
+        store.apply(page("e", 25, 10.0))
+        assert store.no_room_for("e", 10.0) is None
+        for time_s in (11.0, 12.0):
+            store.apply(page("e", 26, time_s))
+        refusal = store.no_room_for("e", 13.0)
+        assert refusal is not None
+        assert refusal.since_s == 11.0
+        assert store.no_room_for("e", 30.0) is None
+
+    def test_made_up_names_do_not_fill_what_is_remembered(self) -> None:
+        store = Store(max_series=100, retention_s=300.0)
+        for time_s in (1.0, 1000.0):
+            store.apply(
+                Batch("statsd", time_s, [gauge(1, tags=(("engine", f"{time_s}-{at}"), ("model", ""))) for at in range(2000)])
+            )
+        assert len(store._no_room) <= 256
