@@ -63,7 +63,7 @@ class KernelLog:
         tries again."""
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        records = []
+        records: list[Record] = []
         self.is_behind = False
         for _ in range(RECORDS_A_READ):
             try:
