@@ -20,7 +20,8 @@ MAX_STOP_CHARS: Final = 1_000
 COMPLETION_DEFAULT_TOKENS: Final = 16
 """OpenAI's default of `max_tokens` on /v1/completions."""
 
-_Positive = Annotated[int, Meta(ge=1)]
+# The most that msgpack can say, in which requests are keys of the response cache, lies just above.
+_Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
