@@ -10,14 +10,14 @@ four numbers on its device. They are copied to the host while the engine goes on
 come: nothing is waited for.
 
 Where Python does not run, nothing is seen: in what torch.compile compiled, and in a replayed CUDA graph. During tracing and capture
-the hooks do nothing, so neither is disturbed.
+the hooks do nothing, so neither is disturbed. In a copy of the model, pickled or not, stand-ins do nothing in their place.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -73,7 +73,7 @@ class ModuleHooks:
         self._rows: dict[str, Tensor] = {}
         self._pending: list[_Fetch] = []
         self._temporary: list[RemovableHandle] = []
-        self._permanent = net.register_forward_pre_hook(self._begin_step)
+        self._permanent = net.register_forward_pre_hook(_Hook(self._begin_step))
 
     def remove(self) -> None:
         """Leaves the model as it was. What has arrived is still reported."""
@@ -102,9 +102,9 @@ class ModuleHooks:
         try:
             # Only now, and not for good: a hook costs every call of its layer a microsecond or two.
             self._drop_temporary()
-            self._temporary.append(net.register_forward_hook(self._end_step, always_call=True))
+            self._temporary.append(net.register_forward_hook(_Hook(self._end_step), always_call=True))
             for name, layer in self._layers.items():
-                self._temporary.append(layer.register_forward_hook(functools.partial(self._see, name)))
+                self._temporary.append(layer.register_forward_hook(_Hook(functools.partial(self._see, name))))
         except Exception as error:  # noqa: BLE001 - as above
             self._emitter.failed("watching layers", error)
 
@@ -147,6 +147,26 @@ class ModuleHooks:
                 handles.std.set(math.sqrt(variance))
                 handles.max_abs.set(max_abs)
         return True
+
+
+class _Hook:
+    """A function as a hook of a module. A module is copied and pickled with its hooks, but what stands behind this one is a socket,
+    and the copy of a model is not the model that is watched: there it becomes `_nothing`."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> None:
+        self._function(*arguments)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*_: Any) -> None:
+    pass
 
 
 def matching_layers(net: Module, patterns: Sequence[str]) -> dict[str, Module]:

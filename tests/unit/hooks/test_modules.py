@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import math
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,3 +314,51 @@ def test_while_a_graph_is_captured_no_event_is_looked_at(
         net(torch.randn(4, 8))
     assert watched.emitter.stats().dropped["invalid"] == 0
     assert len(watched.hooks._pending) == 1
+
+
+def _pickled(net: nn.Module) -> nn.Module:
+    loaded: nn.Module = pickle.loads(pickle.dumps(net))
+    return loaded
+
+
+def _saved(net: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    loaded: nn.Module = torch.load(file, weights_only=False)
+    return loaded
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, _pickled, _saved])
+def test_a_watched_model_can_be_copied_and_its_copy_is_silent(
+    receiver: UnixReceiver, socket_path: Path, copied: Callable[[nn.Module], nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    watched = _Watched(receiver, socket_path, net, layers="*")
+    x = torch.randn(2, 8)
+    expected = net(x)
+    watched.sent()
+    twin = copied(net)
+    if copied is not copy.copy:  # which shares the layers, and so their hooks
+        assert torch.equal(twin(x), expected)
+        assert watched.sent() == {}
+        assert torch.equal(copy.deepcopy(twin)(x), expected)
+    net(x)
+    assert len(watched.sent()) == 8
+    watched.hooks.remove()
+
+
+def test_a_model_copied_in_the_middle_of_a_step(receiver: UnixReceiver, socket_path: Path) -> None:
+    class Copying(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            twins.append(copy.deepcopy(net))
+            return x
+
+    twins: list[nn.Module] = []
+    net = nn.Sequential(nn.Linear(8, 8), Copying())
+    watched = _Watched(receiver, socket_path, net, layers="*")
+    x = torch.randn(2, 8)
+    net(x)
+    assert len(watched.sent()) == 8
+    assert torch.equal(twins[0][0](x), net[0](x))
