@@ -1,6 +1,6 @@
 """When memory runs out, what the memory looked like at that moment: sent at once, because the engine may not live to be asked.
 
-    with oom_forensics(emitter, device=0):     # around a step; also a decorator
+    with oom_forensics(emitter, device=0):     # around a step; also a decorator, of coroutines and generators as well
         step()
 
 The error goes on as it was. One record every `PERIOD_S` a device: an engine that catches the error and tries again a hundred times
@@ -13,6 +13,7 @@ and the exceptions by which it says that it is full as `errors`.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
 import sys
@@ -90,7 +91,7 @@ def report_oom(
     """
     try:
         return emitter.event(_event(emitter.engine, error, device, pool, cuda, suppressed, time_s))
-    except Exception as broken:  # noqa: BLE001 - the engine has trouble enough
+    except BaseException as broken:  # noqa: BLE001 - the engine has trouble enough, were it an exit that `pool` asks for
         emitter.failed("the record of memory that ran out", broken)
         return False
 
@@ -147,7 +148,7 @@ class OomForensics:
             return
         try:
             self._consider(error)
-        except Exception as broken:  # noqa: BLE001 - whatever leaves here would take the place of the engine's own error
+        except BaseException as broken:  # noqa: BLE001 - whatever leaves here would take the place of the engine's own error
             self._emitter.failed("telling whether memory ran out", broken)
 
     def _consider(self, error: BaseException) -> None:
@@ -158,12 +159,38 @@ class OomForensics:
             report_oom(self._emitter, error, self._device, pool=self._pool, cuda=self._cuda, suppressed=suppressed)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """`function`, watched while it runs: of a coroutine or a generator that is later than its call. Raises TypeError for an
+        asynchronous generator: put the `with` into it."""
+        if inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function!r} is an asynchronous generator: put `with oom_forensics(...)` around what it does")
+        watched: Any = self._watched_later(function)
+
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             with self:
                 return function(*args, **kwargs)
 
-        return guarded
+        return watched or guarded
+
+    def _watched_later(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """For a function whose call returns before it runs; None for every other."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+            return awaited
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def iterated(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return (yield from function(*args, **kwargs))
+
+            return iterated
+        return None
 
     def _turn(self) -> int | None:
         """How many errors went by without a record; None when this one shall too."""

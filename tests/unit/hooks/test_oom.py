@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import re
 import sys
 import threading
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -251,13 +253,76 @@ def test_a_record_that_cannot_be_made_does_not_reach_the_engine(
         def __str__(self) -> str:
             raise ValueError("no words")
 
-    for error, pool in ((MemoryError(), broken), (UnprintableError(), PoolState)):
+    def leaving() -> PoolState:
+        raise SystemExit(4)
+
+    class InterruptedError(RuntimeError):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    faults: tuple[tuple[Exception, Any], ...] = (
+        (MemoryError(), broken),
+        (UnprintableError(), PoolState),
+        (MemoryError(), leaving),
+        (InterruptedError(), PoolState),
+    )
+    for error, pool in faults:
         with pytest.raises(type(error)) as caught, oom_forensics(emitter, "cpu", pool=pool):
             raise error
         assert caught.value is error
     assert events(receiver) == []
-    assert emitter.stats().dropped["invalid"] == 2
+    assert emitter.stats().dropped["invalid"] == 4
     assert "the pool is gone" in caplog.text
+
+
+@pytest.mark.usefixtures("_no_pynvml")
+def test_as_a_decorator_of_whatever_runs_later_than_its_call(receiver: UnixReceiver, emitter: Emitter) -> None:
+    watched = [oom_forensics(emitter, f"d{number}") for number in range(3)]
+
+    @watched[0]
+    def plain() -> int:
+        raise MemoryError("plain")
+
+    @watched[1]
+    async def coroutine() -> int:
+        await asyncio.sleep(0)
+        raise MemoryError("coroutine")
+
+    @watched[2]
+    def generator(start: int) -> Iterator[int]:
+        yield start
+        raise MemoryError("generator")
+
+    assert inspect.iscoroutinefunction(coroutine)
+    assert inspect.isgeneratorfunction(generator)
+    values = generator(7)
+    assert next(values) == 7
+    for run in (plain, lambda: asyncio.run(coroutine()), lambda: next(values)):
+        with pytest.raises(MemoryError):
+            run()
+    assert [event.details["device"] for event in events(receiver)] == ["d0", "d1", "d2"]
+
+
+def test_a_decorated_generator_passes_on_what_it_is_sent_and_returns(emitter: Emitter) -> None:
+    @oom_forensics(emitter, "cpu")
+    def echo() -> Generator[int, int, str]:
+        got = yield 1
+        got = yield got
+        return str(got)
+
+    values = echo()
+    assert (next(values), values.send(5)) == (1, 5)
+    with pytest.raises(StopIteration) as ended:
+        values.send(9)
+    assert ended.value.value == "9"
+
+
+def test_asynchronous_generators_are_refused(emitter: Emitter) -> None:
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="asynchronous generator"):
+        oom_forensics(emitter, "cpu")(stream)
 
 
 @pytest.mark.parametrize(
