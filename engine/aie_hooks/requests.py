@@ -338,13 +338,15 @@ class RequestHook:
         if self._ended:
             return
         self._ended = True
-        if not isinstance(outcome, str) or outcome not in hooks.ended:
-            self.failed("end", ValueError(f"outcome {outcome!r:.50} is none of {', '.join(OUTCOMES)}"))
-            outcome = "error"
-        hooks.ended[outcome].add()
+        # By its class alone, because anything else of what is no text is the caller's code, which may raise.
+        plain = str.__str__(outcome) if isinstance(outcome, str) else f"(a {type(outcome).__name__})"
+        if plain not in hooks.ended:
+            self.failed("end", ValueError(f"outcome {plain!r:.50} is none of {', '.join(OUTCOMES)}"))
+            plain = "error"
+        hooks.ended[plain].add()
         self._moved(waiting=0 if self._running else -1, running=-1 if self._running else 0)
         if self._watched:
-            self._finish(outcome, finish_reason, error_type, at_s)
+            self._finish(plain, finish_reason, error_type, at_s)
 
     @_guarded
     def _finish(self, outcome: str, finish_reason: str | None, error_type: str | None, at_s: float | None) -> None:

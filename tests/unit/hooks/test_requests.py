@@ -88,7 +88,31 @@ def test_every_request_ends_in_exactly_one_outcome(engine: _Engine) -> None:
     assert not [sample for sample in samples if sample.type == "histogram"]
 
 
-@pytest.mark.parametrize("outcome", ["success", "", None, 7, ["ok"]])
+class _MuteText(str):
+    """Raises at every look."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        raise KeyError("no words")
+
+    __str__ = __repr__
+
+    def __hash__(self) -> int:
+        raise KeyError("no hash")
+
+    def __format__(self, how: str) -> str:
+        raise KeyError("no form")
+
+
+class _Mute:
+    def __repr__(self) -> str:
+        raise KeyError("no words")
+
+
+@pytest.mark.parametrize(
+    "outcome", ["success", "", None, 7, ["ok"], _MuteText("x"), _Mute()], ids=lambda value: type(value).__name__
+)
 def test_an_unknown_outcome_is_an_error(engine: _Engine, caplog: pytest.LogCaptureFixture, outcome: Any) -> None:
     for _ in range(2):
         request = engine.hooks.enter()
