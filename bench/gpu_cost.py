@@ -1,6 +1,6 @@
 """What reading GPUs costs: the agent's NVML source, nvitop's API and gpustat on the same simulated GPUs in the same run.
 
-    python bench/gpu_cost.py [--gpus 8] [--cycles 60] [--budget-ms 4]
+    python bench/gpu_cost.py [--gpus 8] [--cycles 25] [--budget-ms 4]
 
 Each reads every GPU once a cycle, with the processes on them, in a process of its own, in turns. The stand-in library answers at
 once (its latencies are 0), so what is measured is the reader. CPU is of the whole process, threads included.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from aie_agent import simulate
 
-ROUNDS = 3
+ROUNDS = 2
 CHILD = Path(__file__).with_name("gpu_cost_reader.py")
 READERS = ("aie-agent", "nvitop", "gpustat")
 PROCESSES_PER_GPU = 2
@@ -39,7 +39,9 @@ class Cost(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--cycles", type=int, default=60, help="of each reader in each of three rounds")
+    parser.add_argument(
+        "--cycles", type=int, default=25, help="of each reader in each of two rounds; gpustat sleeps through most of the time"
+    )
     parser.add_argument("--budget-ms", type=float, default=4.0, help="CPU time of the agent's source a cycle")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

@@ -143,6 +143,35 @@ def test_a_gpu_that_hangs_does_not_keep_the_agent_from_ending(tmp_path: Path) ->
         assert running.process.wait(30) == 0
 
 
+@pytest.mark.parametrize(("driver", "has_reserved", "has_gpm"), [(450, False, False), (515, True, False), (525, True, True)])
+def test_old_drivers_give_what_they_have(tmp_path: Path, driver: int, has_reserved: bool, has_gpm: bool) -> None:
+    """A library without the symbols of later ones: what is missing is absent, and everything else is there."""
+    state = tmp_path / "gpus"
+    with (
+        simulate.Controller.create(state, 2, "H100") as controller,
+        agent(tmp_path, environment=simulate.environment(state, driver)) as running,
+    ):
+        controller.throttle(0, 0x40)
+        controller.set_processes(0, [simulate.Process(os.getpid(), 3 << 30)])
+        found = running.until(
+            lambda found: (
+                len(found["gpus"]) == 2
+                and found["gpus"][0]["clock_events"]
+                and found["gpus"][0]["processes"]
+                and found["gpus"][0]["pcie_tx_bytes_per_second"] is not None
+                and (found["gpus"][0]["sm_active_ratio"] is not None) == has_gpm
+            )
+        )
+        gpu = found["gpus"][0]
+        assert gpu["clock_events"] == ["hw_thermal"]
+        assert [process["memory_bytes"] for process in gpu["processes"]] == [3 << 30]
+        assert (gpu["memory_reserved_bytes"] is not None) == has_reserved
+        parts = [gpu[f"memory_{part}_bytes"] or 0 for part in ("used", "reserved", "free")]
+        assert sum(parts) == gpu["memory_total_bytes"]
+        assert gpu["power_watts"] > 0
+        assert "function_not_found" not in running.get("/metrics")
+
+
 def test_a_driver_of_another_version_is_one_reason_and_the_rest_works(tmp_path: Path) -> None:
     state = tmp_path / "gpus"
     with (
