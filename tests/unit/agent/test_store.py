@@ -353,3 +353,13 @@ class TestShares:
                 Batch("statsd", time_s, [gauge(1, tags=(("engine", f"{time_s}-{at}"), ("model", ""))) for at in range(2000)])
             )
         assert len(store._no_room) <= 256
+
+
+def test_what_is_not_in_a_whole_batch_is_not_current_any_more() -> None:
+    store = make_store()
+    lost, up = (("gpu", "0"), ("reason", "lost")), (("gpu", "0"), ("reason", ""))
+    store.apply(Batch("nvml", 10.0, [gauge(1.0, "aie_gpu_up", up), gauge(70.0, "aie_gpu_power_watts", (("gpu", "0"),))]))
+    store.apply(Batch("nvml", 11.0, [gauge(0.0, "aie_gpu_up", lost)], whole=("aie_gpu_up",)))
+    assert store.current("aie_gpu_up", 11.0, reason="") is None
+    assert store.current("aie_gpu_up", 11.0, reason="lost") == 0.0
+    assert store.current("aie_gpu_power_watts", 11.0) == 70.0  # nobody said that this is all of them

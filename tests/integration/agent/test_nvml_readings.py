@@ -1,0 +1,212 @@
+"""What the NVML source makes of a GPU's answers, on the stand-in: garbage, GPM, PCIe, MIG, counters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from aie_agent.simulate import MIB, NOT_AVAILABLE, Controller, MigInstance
+from aie_telemetry.catalogue import Kind
+from tests.integration.agent import nvml_host as host
+
+GPUS = 3
+UINT, ULONGLONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[Controller]:
+    with host.simulated(tmp_path / "gpus", GPUS, "H100") as controller:
+        host.quiet(controller, GPUS)
+        yield controller
+
+
+@pytest.mark.parametrize(
+    ("reading", "garbage", "key"),
+    [
+        ("gpu_percent", 37100, ("aie_gpu_utilization_ratio", "0")),
+        ("gpu_percent", UINT, ("aie_gpu_utilization_ratio", "0")),
+        ("power_mw", UINT, ("aie_gpu_power_watts", "0")),
+        ("power_mw", 4_000_000_000, ("aie_gpu_power_watts", "0")),
+        ("temperature_c", UINT, ("aie_gpu_temperature_celsius", "0", "gpu")),
+        ("temperature_c", 70_000, ("aie_gpu_temperature_celsius", "0", "gpu")),
+        ("memory_temperature_c", UINT, ("aie_gpu_temperature_celsius", "0", "memory")),
+        ("sm_mhz", UINT, ("aie_gpu_clock_hertz", "sm", "0")),
+        ("pcie_width", UINT, ("aie_gpu_pcie_link_width", "0")),
+        ("pcie_width", 4000, ("aie_gpu_pcie_link_width", "0")),
+        ("performance_state", 32, ("aie_gpu_performance_state", "0")),
+        ("memory_used_bytes", NOT_AVAILABLE, ("aie_gpu_memory_used_bytes", "0")),
+        ("memory_used_bytes", 1 << 60, ("aie_gpu_memory_used_bytes", "0")),
+    ],
+)
+async def test_garbage_is_absent_and_spoils_nothing_else(
+    gpus: Controller, reading: str, garbage: int, key: tuple[str, ...]
+) -> None:
+    at = host.source()
+    assert key in await host.look(at)
+    gpus.fix(0, reading, garbage)
+    found = await host.look(at)
+    assert key not in found
+    assert host.up(found) == {"0": "", "1": "", "2": ""}
+    assert (key[0], *(label if label != "0" else "1" for label in key[1:])) in found
+    gpus.unfix(0, reading)
+    assert key in await host.look(at)
+    await at.close()
+
+
+async def test_101_percent_is_all_of_it(gpus: Controller) -> None:
+    gpus.fix(0, "gpu_percent", 101)
+    at = host.source()
+    assert (await host.look(at))["aie_gpu_utilization_ratio", "0"] == 1.0
+    await at.close()
+
+
+async def test_gpm_says_nothing_at_first_and_is_right_then(gpus: Controller) -> None:
+    gpus.run()
+    at = host.source()
+    assert not any("_active_ratio" in key[0] for key in await host.look(at))
+    gpus.freeze()
+    for name, ppm in (("sm_ppm", 400_000), ("tensor_ppm", 300_000), ("dram_ppm", 200_000)):
+        gpus.fix(0, name, ppm)
+    await asyncio.sleep(0.11)
+    await host.look(at)
+    gpus.advance(1.0)
+    await asyncio.sleep(0.11)
+    found = await host.look(at)
+    assert found["aie_gpu_sm_active_ratio", "0"] == pytest.approx(0.4, abs=0.01)
+    assert found["aie_gpu_tensor_active_ratio", "0"] == pytest.approx(0.3, abs=0.01)
+    assert found["aie_gpu_dram_active_ratio", "0"] == pytest.approx(0.2, abs=0.01)
+    await at.close()
+
+
+async def test_directions_of_pcie_are_not_swapped(gpus: Controller) -> None:
+    for name, kilobytes in (("pcie_tx_kb_per_s", 1_000_000), ("pcie_rx_kb_per_s", 3_000_000)):
+        gpus.fix(0, name, kilobytes)
+    at = host.source()
+    await host.look(at)
+    gpus.advance(1.0)
+    await asyncio.sleep(0.11)
+    found = await host.look(at)
+    assert found["aie_gpu_pcie_bytes_per_second", "tx", "0"] == pytest.approx(1e9, rel=0.05)
+    assert found["aie_gpu_pcie_bytes_per_second", "rx", "0"] == pytest.approx(3e9, rel=0.05)
+    await at.close()
+
+
+async def test_the_slow_call_for_pcie_is_only_made_where_nothing_else_tells(gpus: Controller, tmp_path: Path) -> None:
+    at = host.source()
+    for _ in range(3):
+        await host.look(at)
+    assert gpus.calls("nvmlDeviceGetPcieThroughput") == 0
+    await at.close()
+    with host.simulated(tmp_path / "a100", 1, "A100") as old:
+        old.fix(0, "pcie_tx_kb_per_s", 1_000_000)
+        old.fix(0, "pcie_rx_kb_per_s", 3_000_000)
+        for field in (197, 198):
+            old.fail_field(field, pynvml.NVML_ERROR_NOT_SUPPORTED)
+        at = host.source()
+        found = await host.until(at, lambda found: ("aie_gpu_pcie_bytes_per_second", "tx", "0") in found)
+        assert found["aie_gpu_pcie_bytes_per_second", "tx", "0"] == 1e9
+        assert found["aie_gpu_pcie_bytes_per_second", "rx", "0"] == 3e9
+        await at.close()
+
+
+async def test_mig_instances_have_their_memory_and_no_duty_cycle(gpus: Controller) -> None:
+    gpus.set_mig(0, [MigInstance("1g.10gb", number, 9728 * MIB, 16, load_ratio=0.5) for number in (7, 8)])
+    at = host.source()
+    found = await host.look(at)
+    infos = {key[2]: key for key in found if key[0] == "aie_gpu_mig_info"}
+    assert sorted(infos) == ["7/0", "8/0"]
+    assert "1g.10gb" in infos["7/0"]
+    assert found["aie_gpu_mig_memory_total_bytes", "0", "7/0"] == 9728 * MIB
+    assert ("aie_gpu_utilization_ratio", "0") not in found or found["aie_gpu_mig_mode", "0"] == 1
+    gpus.advance(1.0)
+    await asyncio.sleep(0.11)
+    found = await host.look(at)
+    assert 0 <= found["aie_gpu_mig_sm_active_ratio", "0", "8/0"] <= 1
+    gpus.set_mig(0, [])
+    found = await host.until(at, lambda found: found.get(("aie_gpu_mig_mode", "0")) == 0)
+    assert not any(key[0].startswith("aie_gpu_mig_i") for key in found)
+    await at.close()
+
+
+async def test_counters_never_fall_and_never_leap(gpus: Controller) -> None:
+    gpus.run(scale=1.0)
+    at = host.source()
+    last: dict[tuple[str, ...], float] = {}
+    for _ in range(30):
+        batch = await at.collect(time.time())
+        for point in batch.points:
+            if point.kind is Kind.COUNTER:
+                key = (point.name, *map(str, point.tags))
+                assert point.value >= last.get(key, 0.0)
+                last[key] = point.value
+    assert len(last) > 20
+    await at.close()
+
+
+async def test_mig_switched_on_and_off_makes_the_gpu_be_asked_anew(gpus: Controller) -> None:
+    """The duty cycle is not supported while MIG is on, and must not be taken as missing for ever."""
+    at = host.source()
+    assert ("aie_gpu_utilization_ratio", "0") in await host.look(at)
+    gpus.set_mig(0, [MigInstance("1g.10gb", 7, 9728 * MIB, 16)])
+    await host.until(
+        at, lambda found: found.get(("aie_gpu_mig_mode", "0")) == 1 and ("aie_gpu_utilization_ratio", "0") not in found
+    )
+    gpus.set_mig(0, [])
+    await host.until(at, lambda found: ("aie_gpu_utilization_ratio", "0") in found)
+    await at.close()
+
+
+async def test_gpm_that_was_not_ready_is_found_later(gpus: Controller) -> None:
+    gpus.fail("nvmlGpmQueryDeviceSupport", pynvml.NVML_ERROR_NOT_READY)
+    at = host.source()
+    await host.look(at)
+    gpus.fail("nvmlGpmQueryDeviceSupport", 0)
+    gpus.run()
+    await host.until(at, lambda found: ("aie_gpu_sm_active_ratio", "0") in found)
+    await at.close()
+
+
+async def test_gpm_that_fails_says_nothing_and_then_not_the_time_between(gpus: Controller) -> None:
+    gpus.run()
+    at = host.source()
+    await host.until(at, lambda found: ("aie_gpu_sm_active_ratio", "0") in found)
+    gpus.fail("nvmlGpmSampleGet", pynvml.NVML_ERROR_UNKNOWN, gpu=0)
+    await asyncio.sleep(0.11)
+    assert ("aie_gpu_sm_active_ratio", "0") not in await host.look(at)
+    gpus.fail("nvmlGpmSampleGet", 0, gpu=0)
+    await asyncio.sleep(0.11)
+    assert ("aie_gpu_sm_active_ratio", "0") not in await host.look(at)
+    await host.until(at, lambda found: ("aie_gpu_sm_active_ratio", "0") in found)
+    await at.close()
+
+
+async def test_gpm_switched_off_is_not_asked_for(gpus: Controller) -> None:
+    at = host.source(host.section(gpm=False))
+    for _ in range(3):
+        found = await host.look(at)
+        await asyncio.sleep(0.11)
+    assert not any("active_ratio" in key[0] for key in found)
+    assert gpus.calls("nvmlGpmSampleGet") == gpus.calls("nvmlGpmQueryDeviceSupport") == 0
+    assert ("aie_gpu_pcie_bytes_per_second", "tx", "0") in found  # by the counters
+    await at.close()
+
+
+async def test_xids_come_again_of_a_gpu_that_was_lost(gpus: Controller) -> None:
+    def xid_62(found: host.Numbers) -> float | None:
+        return found.get(("aie_gpu_xid_errors_total", "1", "62"))
+
+    at = host.source(xids=True)
+    await host.until(at, lambda found: xid_62(found) == 0)
+    gpus.lose(1)
+    await host.until(at, lambda found: host.up(found)["1"] == "lost")
+    gpus.lose(1, lost=False)
+    await host.until(at, lambda found: host.up(found)["1"] == "")
+    await host.until(at, lambda found: found["aie_gpu_xid_source_up", "nvml_events"] == 1)
+    gpus.push_xid(1, 62)
+    await host.until(at, lambda found: xid_62(found) == 1)
+    await at.close()
