@@ -100,8 +100,10 @@ class Agent:
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
         """Serves until `stop` is set. `on_ready` gets the port of the HTTP server. Raises ListenError."""
-        on_ready(await self._http.start(self._config.api.listen))
+        port = await self._http.start(self._config.api.listen)
         try:
+            await self._statsd.open()  # whoever reads that the agent is ready may send at once
+            on_ready(port)
             async with asyncio.TaskGroup() as group:
                 self._runners.start(group)
                 tick = group.create_task(self._tick_for_ever(), name="tick")

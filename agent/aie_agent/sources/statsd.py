@@ -85,6 +85,10 @@ class StatsdSource:
         """Where it listens at present, by socket: "unix", "udp"."""
         return {label: listener.address for label, listener in list(self._listeners.items())}
 
+    async def open(self) -> None:
+        """Listens from now on, and not only from the first collection, which says what does not work."""
+        await asyncio.to_thread(self._open)
+
     async def collect(self, now_s: float) -> Batch:
         """The sums of one period. Raises SourceError, with them, when a socket cannot be had."""
         return await asyncio.to_thread(self._collect, now_s)
@@ -116,6 +120,12 @@ class StatsdSource:
             if self._closed:
                 raise SourceError("closed")
             return self._collect_open(now_s)
+
+    def _open(self) -> None:
+        with self._collecting:
+            if not self._closed:
+                self._open_listeners()
+                self._receiver.listen(tuple(self._listeners.values()))
 
     def _collect_open(self, now_s: float) -> Batch:
         problems = self._open_listeners()
