@@ -19,6 +19,7 @@ import pytest
 
 from aie_agent.simulate import Controller, Process
 from aie_agent.simulate.layout import FUNCTIONS
+from aie_agent.sources.nvml.memory import Memory
 from aie_agent.sources.nvml.rows import FIELDS, ROWS
 from aie_telemetry.catalogue import CATALOGUE
 from tests.integration.agent import nvml_host as host
@@ -109,7 +110,7 @@ async def test_any_error_on_a_field_is_only_the_fields(gpus: Controller, code: i
 async def test_any_error_of_all_calls_is_a_gpu_that_is_down(gpus: Controller, code: int) -> None:
     for function in CALLS:
         gpus.fail(function, code, gpu=0)
-    at = host.source(host.section(retry=60.0))
+    at = host.source(host.section(retry=60.0), memory=Memory(2, 1, 1))
     for _ in range(2):
         found = await host.look(at)
     assert host.up(found)["0"] in ("lost", "reset_required", "error")
@@ -184,7 +185,7 @@ async def test_descriptors_stay_the_same_over_10000_cycles(gpus: Controller) -> 
     for _ in range(10_000):
         await at.collect(time.time())
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert len(os.listdir("/proc/self/task")) == threads
+    assert len(os.listdir("/proc/self/task")) <= threads
     assert gpus.calls("nvmlInitWithFlags") == 1
     assert gpus.calls("nvmlGpmSampleAlloc") == 2 * GPUS
     await at.close()

@@ -202,8 +202,7 @@ async def test_a_call_that_hangs_takes_only_its_gpu(gpus: Controller) -> None:
         assert ("aie_gpu_power_watts", "0") in found
         assert ("aie_gpu_power_watts", "2") in found
         assert ("aie_gpu_power_watts", "1") not in found
-        names = [thread.name for thread in threading.enumerate()]
-        assert names.count("nvml") == 2
+        await host.until(at, lambda _: [thread.name for thread in threading.enumerate()].count("nvml") == 2)
     finally:
         gpus.delay("nvmlDeviceGetPowerUsage", 0.0, gpu=1)
     found = await host.until(at, lambda found: host.up(found)["1"] == "")
@@ -211,11 +210,12 @@ async def test_a_call_that_hangs_takes_only_its_gpu(gpus: Controller) -> None:
     await at.close()
 
 
-async def test_a_slow_gpu_is_read_last_and_stays_up(gpus: Controller) -> None:
+async def test_a_slow_gpu_is_read_last_and_stays_up(gpus: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the order, not of the time: who is slow is asked when nobody is left to wait for it."""
+    monkeypatch.setattr("aie_agent.sources.nvml.source._PATIENCE_S", 30.0)
     at = host.source(host.section(hung_after=30.0))
     await host.look(at)
-    gpus.delay("nvmlDeviceGetPowerUsage", 0.05, gpu=0)
+    gpus.delay("nvmlDeviceGetPowerUsage", 1.0, gpu=0)
     await host.look(at)
     asked: list[int] = []
     for gpu in at._session.gpus:

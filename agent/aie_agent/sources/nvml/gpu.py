@@ -127,11 +127,13 @@ class GpuReader:
         assert self.device is not None
         is_first = not self._plan
         self._replan()
-        points = self._cycle(slow or is_first)
+        points = self._rows(slow or is_first)
         for _ in range(_WAYS if is_first else 0):
             if self._replan():
-                points = self._cycle(slow=True)
-        return points, self.device.gone or (None if points else "error")
+                points = self._rows(slow=True)
+        if self.device.gone is None and not points:
+            return [], "error"
+        return points + self._beside_rows(), self.device.gone
 
     def _connect(self) -> Absent | None:
         """Makes sure that there is a handle and that we know whose; why not, if it cannot be had."""
@@ -195,16 +197,20 @@ class GpuReader:
         wide = [pair for pair, meter in zip(asked, part.fields, strict=True) if meter.row.per_second]
         return FieldReader(self._door, device, asked, wide)
 
-    def _cycle(self, slow: bool) -> list[Point]:
+    def _rows(self, slow: bool) -> list[Point]:
+        """What the table brings now, and what its slow rows brought last."""
         points, _ = self._part(self._plan[Pace.FAST], Pace.FAST)
-        points += self._memory()
-        if self._gpm is not None:
-            points += self._active(self._gpm)
         if slow or self._retries > 0:
             self._slow, failed = self._part(self._plan[Pace.SLOW], Pace.SLOW)
             self._retries = 0 if not failed else _RETRIES if slow else self._retries - 1
             self._look_again()
-        points += self._slow
+        return points + self._slow
+
+    def _beside_rows(self) -> list[Point]:
+        """What takes more than a row: memory, GPM, MIG."""
+        points = list(self._memory())
+        if self._gpm is not None:
+            points += self._active(self._gpm)
         if self.mig is not None and self.mig.instances:
             points += self.mig.points()
         return points
