@@ -13,9 +13,13 @@ from aie_agent.samples import Count, Found
 from aie_agent.sources.base import Health
 from aie_agent.sources.listeners import is_this_host
 from aie_agent.sources.scrape import ScrapeSource
+from aie_telemetry.exposition import MemoBudget
 
 MAX_PAGES: Final = 16
 """Pages that are read because a scan found them: any user can start something that looks like an engine."""
+
+MEMO_BYTES: Final = 24 << 20
+"""What the lines of all pages are remembered in: some twenty pages of 1,000 lines."""
 
 MakePage = Callable[[str, str], ScrapeSource]
 
@@ -28,6 +32,7 @@ class Discovered:
         self._engines = engines
         self._runners = runners
         self._found: dict[str, Found] = {}
+        self._memos = MemoBudget(MEMO_BYTES)
         self._pages: dict[tuple[str, str], ScrapeSource] = {}
         self._configured = list(self._configured_pages())
         for page in self._configured:
@@ -87,7 +92,8 @@ class Discovered:
 
     def _page(self, engine: str, url: str) -> ScrapeSource:
         sources = self._config.sources
-        return ScrapeSource(engine, url, period_s=sources.scrape_period, timeout_s=sources.scrape_timeout)
+        period_s, timeout_s = sources.scrape_period, sources.scrape_timeout
+        return ScrapeSource(engine, url, period_s=period_s, timeout_s=timeout_s, budget=self._memos)
 
     def _is_configured(self, name: str, url: str) -> bool:
         """Whether the configuration has this page, or another of this engine."""

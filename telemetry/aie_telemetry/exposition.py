@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -105,35 +106,72 @@ _LABELLED: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*+\s*+\{(?:[^"}]|"(?:[^"\
 _LABEL: Final = re.compile(r'\s*+([a-zA-Z_][a-zA-Z0-9_]*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.DOTALL)
 _SPACE_ONLY: Final = re.compile(r"\s*+\Z")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-_MEMO_ENTRIES: Final = 20_000
+_MEMO_BYTES: Final = 4 << 20
+_ENTRY_BYTES: Final = 300
+_LABEL_BYTES: Final = 110  # a pair, and its value's head
 _MEMO_HEAD_CHARS: Final = 1024
 
 MAX_LINE_CHARS: Final = 1 << 16
 """A longer line counts as a bad one."""
 MAX_LABELS: Final = 64
 """A line with more labels counts as a bad one."""
+_LABELS_A_SAMPLE: Final = 6  # on average: what a page takes while it is read is mostly labels
 _LINES_A_SAMPLE: Final = 4  # so many lines of any sort are looked at for each sample that may be taken
 
 
-class PageParser:
-    """Reads pages of one endpoint. Remembers what the unchanging part of each line means."""
+class MemoBudget:
+    """Bytes (roughly) that several may remember things in. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Whether there are `size` bytes left, which are taken then."""
+        with self._lock:
+            if self.used_bytes + size > self.most_bytes:
+                return False
+            self.used_bytes += size
+            return True
+
+    def give(self, size: int) -> None:
+        """Gives back what was taken."""
+        with self._lock:
+            self.used_bytes -= size
+
+
+class PageParser:
+    """Reads pages of one endpoint. Remembers what the unchanging part of each line means, as far as `budget` and 4 MiB go."""
+
+    def __init__(self, budget: MemoBudget | None = None) -> None:
         self._memo: dict[str, tuple[str, Tags] | None] = {}
+        self._memo_bytes = 0
+        self._memo_full = False
+        self._budget = budget or MemoBudget(_MEMO_BYTES)
+
+    def forget(self) -> None:
+        """Gives up what it remembers."""
+        self._memo.clear()
+        self._budget.give(self._memo_bytes)
+        self._memo_bytes = 0
+        self._memo_full = False
 
     def parse(self, text: str, max_samples: int | None = None) -> Page:
         """Never raises: unreadable lines are counted. Exemplars and timestamps are passed over.
 
-        With `max_samples`, the page is left where so many have been taken, or where a multiple of that in lines of any sort has
-        been looked at; the lines from there on are counted.
+        With `max_samples`, the page is left where so many have been taken, or where a multiple of that in labels or in lines of any
+        sort, has been looked at; the lines from there on are counted.
         """
+        if self._memo_full:  # of lines that may be gone
+            self.forget()
         most = sys.maxsize if max_samples is None else max_samples
         kinds: dict[str, str] = {}
         samples: list[PageSample] = []
-        bad_lines = 0
+        bad_lines = labels = 0
         for looked_at, found in enumerate(_LINE.finditer(text)):  # not split: a list of all lines takes several times the page
             start, end = found.span()
-            if len(samples) >= most or looked_at >= _LINES_A_SAMPLE * most:
+            if len(samples) >= most or looked_at >= _LINES_A_SAMPLE * most or labels > _LABELS_A_SAMPLE * most:
                 return Page(kinds, samples, bad_lines, text.count("\n", start, len(text) - 1) + 1)
             if end - start > MAX_LINE_CHARS:
                 bad_lines += 1
@@ -149,6 +187,7 @@ class PageParser:
             sample = self._line(line)
             if sample is not None:
                 samples.append(sample)
+                labels += len(sample.tags)
             else:
                 bad_lines += 1
         return Page(kinds, samples, bad_lines)
@@ -163,10 +202,7 @@ class PageParser:
         meaning = self._memo.get(head, False)
         if meaning is False:
             meaning = _read_head(head)
-            if len(head) <= _MEMO_HEAD_CHARS:
-                if len(self._memo) >= _MEMO_ENTRIES:
-                    self._memo.clear()
-                self._memo[head] = meaning
+            self._remember(head, meaning)
         words = rest.split(None, 1)
         if meaning is None or meaning is True or not words:
             return None
@@ -174,6 +210,16 @@ class PageParser:
             return PageSample(meaning[0], meaning[1], float(words[0]))
         except ValueError:
             return None
+
+    def _remember(self, head: str, meaning: tuple[str, Tags] | None) -> None:
+        if self._memo_full or len(head) > _MEMO_HEAD_CHARS:
+            return
+        size = _ENTRY_BYTES + 2 * len(head) + (_LABEL_BYTES * len(meaning[1]) if meaning is not None else 0)
+        if self._memo_bytes + size > _MEMO_BYTES or not self._budget.take(size):
+            self._memo_full = True
+            return
+        self._memo_bytes += size
+        self._memo[head] = meaning
 
 
 def _labels_end(line: str) -> int:

@@ -17,6 +17,7 @@ from aie_agent.sources.base import SourceError
 from aie_agent.sources.pages.lint import RULES, LintFinding
 from aie_agent.sources.pages.reader import PageReader, PageReading
 from aie_agent.sources.scrape_page import MAX_SAMPLES
+from aie_telemetry.exposition import MemoBudget
 
 MAX_PAGE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 16
@@ -35,9 +36,10 @@ class ScrapeSource:
         period_s: float = 1.0,
         timeout_s: float = 2.0,
         cpu_clock: Callable[[], float] = time.thread_time,
+        budget: MemoBudget | None = None,
     ) -> None:
         """`timeout_s` is for a whole collection, from the connection to the last byte; `cpu_clock` says how much processor time the
-        calling thread has had. Connects nothing yet."""
+        calling thread has had; `budget` bounds what the pages of all engines may be remembered in. Connects nothing yet."""
         self.name = f"scrape:{engine}"
         self.period_s = period_s
         self.refused: Counter[str] = Counter()
@@ -53,20 +55,18 @@ class ScrapeSource:
         self._url = url
         self._timeout_s = timeout_s
         self._cpu_clock = cpu_clock
-        self._reader = PageReader(engine)
+        self._reader = PageReader(engine, budget)
         self._watch = PageWatch()
         self._to_skip = 0
         self._page_bytes = 0
         self._session: aiohttp.ClientSession | None = None
 
     async def collect(self, now_s: float) -> Batch:
-        """Raises SourceError when the engine cannot be reached in time, what it serves is no metrics page, or its last page took
-        too long to read for the next one to be due already."""
+        """Raises SourceError when the engine cannot be reached in time, what it serves is no metrics page, or it took too long to
+        read (with what it says), or its last page did for the next one to be due already."""
         if self._to_skip > 0:
             self._to_skip -= 1
-            raise SourceError(
-                f"{self._url}: a page of {self._page_bytes} bytes takes too long to be read every {self.period_s:g} s"
-            )
+            raise SourceError(self._too_long())
         try:
             body = await self._fetched()
         except SourceError:
@@ -81,7 +81,10 @@ class ScrapeSource:
         if problem is not None:
             raise SourceError(f"{self._url}: {problem}")
         self.progress = self._watch.update(now_s, signs)
-        return Batch(self.name, now_s, reading.points, reading.histograms)
+        batch = Batch(self.name, now_s, reading.points, reading.histograms)
+        if self._to_skip > 0:
+            raise SourceError(self._too_long(), batch)  # already now: it would seem to work again between two that are left out
+        return batch
 
     def counts(self) -> Iterable[Count]:
         """For the agent's own metrics."""
@@ -94,9 +97,15 @@ class ScrapeSource:
 
     async def close(self) -> None:
         """Closes the connection."""
+        await asyncio.to_thread(self._reader.close)
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def _too_long(self) -> str:
+        """In about so many bytes: a reason that changes with each page would be logged with each."""
+        kilobytes = float(f"{self._page_bytes / 1000:.1g}")
+        return f"{self._url}: a page of some {kilobytes:g} kB takes too long to be read every {self.period_s:g} s"
 
     async def _fetched(self) -> bytes:
         """The page. Raises SourceError when it cannot be had."""

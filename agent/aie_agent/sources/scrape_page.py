@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from aie_agent.samples import HistogramPoint, Point, Tags
 from aie_agent.sources import accepted
 from aie_agent.sources.statsd_reasons import Reason
+from aie_agent.sources.statsd_series import MAX_TEXT
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import Page, PageSample
 
@@ -21,10 +22,12 @@ MAX_SERIES: Final = 1000
 """Most series taken from one page; a histogram is one here."""
 MAX_BUCKETS: Final = 128
 """TGI has 100 and +Inf."""
-MAX_SAMPLES: Final = MAX_SERIES * (MAX_BUCKETS + 20)
-"""Most lines of one page worth reading: every series a histogram with all its buckets, its two other lines, and some to spare."""
+MAX_SAMPLES: Final = 50_000
+"""Most lines of one page worth reading: each takes half a kilobyte meanwhile. An engine with 64 replicas has 20,000."""
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
+_ANY_SIGN: Final = frozenset({"aie_engine_activation_mean"})
+"""Counters cannot be negative, nor can the engine's levels: counts, sizes, ratios and times."""
 _SUFFIXES: Final = ("_bucket", "_sum", "_count")
 
 
@@ -64,7 +67,8 @@ def read_page(page: Page, engine: str) -> Reading:
     """What `page` says in aie's names. Every series gets `engine` as its engine label, whatever the page calls it: the agent's
     name for it is the one that joins it to its processes.
 
-    Reasons: those of `accepted.refusal`, "duplicate", "not_finite", "series_limit", and "bad_histogram" for one whose lines
+    Reasons: those of `accepted.refusal`, "duplicate", "not_finite", "negative" (of what can only be 0 or more), "series_too_long"
+    (as for StatsD), "series_limit", and "bad_histogram" for one whose lines
     contradict each other.
     """
     reading = Reading()
@@ -91,6 +95,8 @@ def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | N
     family = _family(sample.name)
     kind = _declared(page, family.name)
     le = next((value for name, value in sample.tags if name == "le"), None) if family.part == "_bucket" else None
+    if length(sample.name, sample.tags) > MAX_TEXT:
+        return Reason.SERIES_TOO_LONG
     labels = {name: value for name, value in sample.tags if le is None or name != "le"} | {"engine": engine}
     reason = _refusal(family, kind, labels)
     if reason is not None:
@@ -104,9 +110,16 @@ def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | N
         return "duplicate"
     elif not math.isfinite(sample.value):
         return "not_finite"
+    elif sample.value < 0 and family.name not in _ANY_SIGN:
+        return "negative"
     else:
         taken.scalars[key] = _point(sample, key)
     return None
+
+
+def length(name: str, tags: Tags) -> int:
+    """Characters of a series' name and labels together."""
+    return len(name) + sum(len(key) + len(value) for key, value in tags)
 
 
 def _family(name: str) -> _Family:

@@ -27,7 +27,7 @@ AGENT_METRICS: Final[tuple[Metric, ...]] = (
     counter("aie_agent_samples_shadowed_total", "samples", (),
              "Samples passed over because a better source reports the same metric of the same engine (page before StatsD before eBPF)."),
     counter("aie_agent_scrape_refused_total", "samples", ("engine", "reason"),
-             "Samples of an engine's page not taken, by reason: foreign or missing labels, another kind, duplicate, not_finite, bad_histogram, series_limit."),
+             "Samples of an engine's page not taken, by reason: foreign or missing labels, another kind, duplicate, not_finite, negative, series_too_long, bad_histogram, series_limit."),
     gauge("aie_agent_scrape_lint", "1", ("engine", "rule"),
            "1 while an engine's page breaks a rule: missing_family, duplicate_pid, gauge_for_counter, counter_for_gauge, totals_disagree, undeclared. Shown by `aie-agent check`."),
     counter("aie_agent_nvml_seconds_total", "seconds", ("call",), "Time spent in calls to NVML, by function."),

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aie_agent.samples import Batch
+from aie_agent.sources.pages.mapping import MAX_NUMBERS
 from aie_agent.sources.pages.reader import PageReader, PageReading
 from aie_agent.sources.scrape_page import MAX_SERIES, Reading
+from aie_telemetry.exposition import MemoBudget
 
 VLLM = (Path(render.__file__).parent / "vllm-0.33-dp2.prom").read_text()
 PAGES = {path.stem: path.read_text() for path in Path(render.__file__).parent.glob("*.prom")}
@@ -122,7 +124,21 @@ def test_models_without_end_are_capped() -> None:
     page = RUNNING + "".join(f'vllm:num_requests_running{{model_name="{number}"}} 1\n' for number in range(2 * MAX_SERIES))
     reading = read(page).reading
     assert len(reading.points) == MAX_SERIES
-    assert reading.refused["series_limit"] == 3 * MAX_SERIES  # of the levels, and of what describes each model
+    assert reading.refused["series_limit"] == 2 * MAX_SERIES  # of the levels, and of what describes each model that is left
+
+
+def test_replicas_without_end_are_capped() -> None:
+    page = RUNNING + "".join(f'vllm:num_requests_running{{model_name="m",x="{number}"}} 1\n' for number in range(MAX_NUMBERS + 7))
+    reading = read(page).reading
+    assert running(reading) == [MAX_NUMBERS]
+    assert reading.refused == {"series_limit": 7}
+
+
+def test_a_label_of_another_engine_without_end_is_refused() -> None:
+    page = RUNNING + f'vllm:num_requests_running{{model_name="{"x" * 2000}"}} 1\nvllm:num_requests_running{{model_name="m"}} 2\n'
+    reading = read(page).reading
+    assert running(reading) == [2.0]
+    assert reading.refused == {"series_too_long": 1}
 
 
 def test_a_huge_label_is_a_bad_line() -> None:
@@ -148,13 +164,34 @@ def test_a_page_that_changes_its_engine() -> None:
 
 def test_what_a_line_means_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that change with every page do not fill the agent."""
-    monkeypatch.setattr("aie_agent.sources.pages.mapping._MEMO_ENTRIES", 50)
-    reader = PageReader("e")
-    for number in range(200):
+    monkeypatch.setattr("aie_agent.sources.pages.mapping._MEMO_BYTES", 50_000)
+    budget = MemoBudget(100_000)
+    reader = PageReader("e", budget)
+    for number in range(300):
         reading = reader.read(f'vllm:num_requests_running{{model_name="{number}"}} {number}\n'.encode()).reading
         assert running(reading) == [number]
     assert reader._mapper is not None
-    assert len(reader._mapper[1]._memo) <= 50
+    assert 0 < len(reader._mapper[1]._memo) <= 50
+    assert budget.used_bytes <= budget.most_bytes
+    reader.close()
+    assert budget.used_bytes == 0
+
+
+def test_all_pages_together_remember_only_so_much() -> None:
+    """Eighteen hostile pages took 364 MB."""
+    budget = MemoBudget(300_000)
+    readers = [PageReader(f"e{at}", budget) for at in range(5)]
+    for page in range(3):
+        for at, reader in enumerate(readers):
+            lines = (f'vllm:num_requests_running{{model_name="{page}-{at}-{number}"}} 1\n' for number in range(500))
+            assert len(running(reader.read((RUNNING + "".join(lines)).encode()).reading)) == 500
+            assert budget.used_bytes <= budget.most_bytes
+    held = budget.used_bytes
+    assert readers[0].read(b"<html>").problem is not None
+    assert budget.used_bytes < held, "a page that is none is not remembered"
+    for reader in readers:
+        reader.close()
+    assert budget.used_bytes == 0
 
 
 @settings(max_examples=60)

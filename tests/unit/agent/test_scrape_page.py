@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aie_agent.samples import Batch, HistogramPoint, Point
-from aie_agent.sources.scrape_page import MAX_BUCKETS, MAX_SAMPLES, MAX_SERIES, Reading, read_page
+from aie_agent.sources.scrape_page import MAX_SAMPLES, MAX_SERIES, Reading, read_page
 from aie_agent.sources.statsd_reasons import Reason
+from aie_agent.sources.statsd_series import MAX_TEXT
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exposition import PageParser
 from aie_telemetry.instruments import Registry
@@ -142,8 +143,28 @@ def test_lines_that_were_not_read_are_counted() -> None:
     assert read_page(page, "e").refused == {"series_limit": 6}
 
 
-def test_as_many_lines_are_read_as_the_most_series_can_have() -> None:
-    assert MAX_SAMPLES > MAX_SERIES * (MAX_BUCKETS + 2)
+def test_an_engine_with_many_replicas_is_read_whole() -> None:
+    assert MAX_SAMPLES > 64 * 300
+
+
+@pytest.mark.parametrize("label", ["x" * MAX_TEXT, "é" * MAX_TEXT])
+def test_a_label_without_end_is_refused(label: str) -> None:
+    """As for StatsD: the number of series also bounds their memory."""
+    reading = read(f'aie_engine_requests_running{{model="{label}"}} 1\naie_engine_requests_running{{model="m"}} 1\n')
+    assert reading.refused == {"series_too_long": 1}
+    assert len(reading.points) == 1
+
+
+def test_what_cannot_be_negative() -> None:
+    reading = read(
+        'aie_engine_requests_running{model="m"} -7\naie_engine_generation_tokens_total{model="m"} -5\n'
+        'aie_engine_kv_usage_ratio{model="m"} -0.0\naie_engine_activation_mean{model="m",layer="l"} -0.5\n'
+    )
+    assert reading.refused == {"negative": 2}
+    assert {point.name: point.value for point in reading.points} == {
+        "aie_engine_kv_usage_ratio": 0.0,
+        "aie_engine_activation_mean": -0.5,
+    }
 
 
 def test_everything_that_our_own_engine_can_export_is_taken() -> None:

@@ -287,3 +287,12 @@ def test_any_text_becomes_a_valid_name(name: str) -> None:
 )
 def test_names(name: str, metric: str, label: str) -> None:
     assert (metric_name(name), label_name(name)) == (metric, label)
+
+
+def test_a_page_of_labels_is_left_in_time() -> None:
+    """8 MB of lines with sixty labels each took 200 MB while they were read."""
+    line = "a{" + ",".join(f'l{at}="x"' for at in range(60)) + "} 1\n"
+    page = PageParser().parse(line * 100, max_samples=100)
+    assert len(page.samples) == 11
+    assert page.unread_lines == 89
+    assert PageParser().parse(line * 100).unread_lines == 0

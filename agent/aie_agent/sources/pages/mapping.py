@@ -15,11 +15,17 @@ from aie_agent.progress import PageSigns
 from aie_agent.sources.monotonic import MonotonicSum
 from aie_agent.sources.pages.rows import HISTOGRAM_PARTS, EngineMap, Fold, Row, Term, exposed_names
 from aie_agent.sources.pages.signs import signs_of
+from aie_agent.sources.scrape_page import MAX_SERIES, length
 from aie_agent.sources.statsd_reasons import Reason
+from aie_agent.sources.statsd_series import MAX_TEXT
 from aie_telemetry.catalogue import CATALOGUE, Kind
-from aie_telemetry.exposition import Page, PageSample, Tags, number
+from aie_telemetry.exposition import MemoBudget, Page, PageSample, Tags, number
 
-_MEMO_ENTRIES: Final = 20_000
+MAX_NUMBERS: Final = 20_000
+"""Most lines of a page that are mapped: 64 replicas with 300 lines each."""
+_MEMO_BYTES: Final = 4 << 20
+_ENTRY_BYTES: Final = 300
+_TARGET_BYTES: Final = 900
 _SHARDS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pid"})
 """Labels of parts of one replica: each of them sees all of its requests, so they must not be added up. Of processes (`pid`) that
 report one gauge all but one say 0 or what was (vllm#28792)."""
@@ -79,24 +85,36 @@ class _Plan(NamedTuple):
 class PageMapper:
     """Maps pages of one endpoint. Remembers what each line means, since a page repeats all but its numbers."""
 
-    def __init__(self, engine: EngineMap) -> None:
+    def __init__(self, engine: EngineMap, budget: MemoBudget | None = None) -> None:
+        """What is remembered is bounded by 4 MiB and `budget`."""
         self._map = engine
+        self._budget = budget or MemoBudget(_MEMO_BYTES)
+        self._memo_bytes = 0
+        self._memo_full = False
         self._plan = _Plan({}, set())
         self._seen: tuple[Set[str], dict[str, str]] | None = None
         self._memo: dict[tuple[str, Tags], list[_Target] | str] = {}
         self._sums: dict[_Slot, MonotonicSum[Tags]] = {}
         self._differences: _Differences = {}
 
+    def forget(self) -> None:
+        """Gives up what it remembers of lines; not what totals stood at."""
+        self._memo.clear()
+        self._budget.give(self._memo_bytes)
+        self._memo_bytes, self._memo_full = 0, False
+
     def map(self, page: Page, names: Set[str]) -> Mapped:
         """`names` are those of the lines of `page`. Raises nothing.
 
         Reasons: "kind_conflict" for a family that the page declares to be what it cannot be, "unknown_outcome", "duplicate",
-        "not_finite", and "bad_histogram" where replicas have other buckets.
+        "not_finite", "series_too_long", "series_limit", and "bad_histogram" where replicas have other buckets.
         """
+        if self._memo_full:
+            self.forget()
         if self._seen != (names, page.kinds):
             self._plan = _plan(self._map, names, page.kinds)
             self._seen = (names, page.kinds)
-            self._memo.clear()
+            self.forget()
         mapped = Mapped(Page({}, [], page.bad_lines, page.unread_lines))
         numbers, broken = self._numbers(page.samples, mapped.refused)
         samples: dict[tuple[str, Tags], float] = {}
@@ -125,6 +143,7 @@ class PageMapper:
         numbers: dict[int, _Numbers] = {}
         broken: dict[int, set[Tags]] = {}
         seen: set[tuple[str, Tags]] = set()
+        series: set[tuple[int, Tags]] = set()
         uses, conflicts = self._plan.uses, self._plan.conflicts
         for sample in samples:
             if sample.name not in uses:
@@ -139,6 +158,9 @@ class PageMapper:
                 refused[targets] += 1
                 continue
             is_double = key in seen
+            if len(seen) >= MAX_NUMBERS and not is_double:
+                refused[Reason.SERIES_LIMIT] += 1
+                continue
             seen.add(key)
             for slot, replica in targets:
                 if is_double and slot.is_scalar:
@@ -148,18 +170,41 @@ class PageMapper:
                 elif slot.is_scalar and not math.isfinite(sample.value):
                     refused["not_finite"] += 1
                 else:
-                    of_replicas = numbers.setdefault(slot.row, {}).setdefault(slot, {})
+                    of_replicas = _room(numbers, slot, series)
+                    if of_replicas is None:
+                        refused[Reason.SERIES_LIMIT] += 1
+                        continue
                     # Of a replica's shards the one that has seen most; NaN stays, and makes the histogram a bad one.
                     before = of_replicas.get(replica)
                     of_replicas[replica] = sample.value if before is None or not sample.value <= before else before
         return numbers, broken
 
     def _remember(self, key: tuple[str, Tags]) -> list[_Target] | str:
-        if len(self._memo) >= _MEMO_ENTRIES:
-            self._memo.clear()
         name, tags = key
-        self._memo[key] = targets = _targets(self._map, self._plan.uses[name], dict(tags))
+        chars = length(name, tags)
+        if chars > MAX_TEXT:
+            return Reason.SERIES_TOO_LONG
+        targets = _targets(self._map, self._plan.uses[name], dict(tags))
+        size = _ENTRY_BYTES + 2 * chars + (0 if isinstance(targets, str) else _TARGET_BYTES * len(targets))
+        self._memo_full = self._memo_full or self._memo_bytes + size > _MEMO_BYTES or not self._budget.take(size)
+        if not self._memo_full:
+            self._memo_bytes += size
+            self._memo[key] = targets
         return targets
+
+
+def _room(numbers: dict[int, _Numbers], slot: _Slot, series: set[tuple[int, Tags]]) -> dict[Tags, float] | None:
+    """Where the numbers of a slot are put; None where the page has more series than are taken."""
+    of_row = numbers.setdefault(slot.row, {})
+    of_replicas = of_row.get(slot)
+    if of_replicas is None:
+        key = (slot.row, slot.series)
+        if key not in series:
+            if len(series) >= MAX_SERIES:
+                return None
+            series.add(key)
+        of_replicas = of_row[slot] = {}
+    return of_replicas
 
 
 def _plan(engine: EngineMap, names: Set[str], kinds: dict[str, str]) -> _Plan:

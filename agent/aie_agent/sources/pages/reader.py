@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Set
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ from aie_agent.sources.pages.lint import LintFinding, lint
 from aie_agent.sources.pages.mapping import PageMapper
 from aie_agent.sources.pages.rows import EngineMap
 from aie_agent.sources.scrape_page import MAX_SAMPLES, PREFIX, Reading, read_page
-from aie_telemetry.exposition import Page, PageParser
+from aie_telemetry.exposition import MemoBudget, Page, PageParser
 
 OWN_KIND: Final = "aie"
 LINT_EVERY: Final = 10
@@ -34,17 +35,40 @@ class PageReading(NamedTuple):
 class PageReader:
     """Reads one page after the other of an endpoint; what repeats from page to page is parsed and mapped once."""
 
-    def __init__(self, engine: str) -> None:
-        """`engine` is the agent's name for the engine, under which its metrics are taken."""
+    def __init__(self, engine: str, budget: MemoBudget | None = None) -> None:
+        """`engine` is the agent's name for the engine, under which its metrics are taken. `budget` is for what is remembered."""
         self._engine = engine
-        self._parser = PageParser()
+        self._budget = budget
+        self._parser = PageParser(budget)
         self._mapper: tuple[EngineMap, PageMapper] | None = None
         self._kind: str | None = None
         self._lint: list[LintFinding] = []
         self._pages_of_kind = 0
+        self._reading = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Gives up what it remembers, so that others can; waits for a page that is being read. Nothing is read from then on."""
+        with self._reading:
+            self._forget()
+            self._closed = True
+
+    def _forget(self) -> None:
+        self._parser.forget()
+        if self._mapper is not None:
+            self._mapper[1].forget()
 
     def read(self, body: bytes, max_samples: int = MAX_SAMPLES) -> PageReading:
-        """Raises nothing: what is no page is a `problem`. Looks at no more than `max_samples` samples of it."""
+        """Raises nothing: what is no page is a `problem`, and not remembered. Looks at no more than `max_samples` samples of it."""
+        with self._reading:
+            if self._closed:
+                return PageReading(None, Reading(), [], "closed")
+            page = self._read(body, max_samples)
+            if page.problem is not None:
+                self._forget()
+            return page
+
+    def _read(self, body: bytes, max_samples: int) -> PageReading:
         text = _unquoted(body.decode("utf-8", "replace"))
         page = self._parser.parse(text, max_samples)
         if not page.samples and (page.bad_lines or not page.kinds):
@@ -73,7 +97,9 @@ class PageReader:
 
     def _mapper_of(self, engine: EngineMap) -> PageMapper:
         if self._mapper is None or self._mapper[0] is not engine:
-            self._mapper = (engine, PageMapper(engine))
+            if self._mapper is not None:
+                self._mapper[1].forget()
+            self._mapper = (engine, PageMapper(engine, self._budget))
         return self._mapper[1]
 
 
