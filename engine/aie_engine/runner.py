@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from aie_engine.kv_cache import KvCache
-from aie_engine.loading import LoadedModel
 from aie_engine.model import Span, StepInputs, rope_tables
 from aie_engine.plan import Chunk, Token
 from aie_engine.sampling import sample
 from aie_hooks.nvtx import annotate
+
+if TYPE_CHECKING:  # a model may come from elsewhere than files, and reading those takes more packages than running it
+    from aie_engine.loading import LoadedModel
 
 
 class Runner:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from aie_hooks.emitter import Emitter
-from aie_hooks.series import Counter, Gauge
+if TYPE_CHECKING:  # reading the allocator needs nothing but torch
+    from aie_hooks.emitter import Emitter
+    from aie_hooks.series import Counter, Gauge
 
 _log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ import math
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from aie_hooks.emitter import Emitter
-
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from aie_hooks.emitter import Emitter
 
 # exp of it is 0 in float32, and 0 times it is 0, which 0 times the -inf of a masked logit is not.
 _NEGLIGIBLE: Final = -1e4
