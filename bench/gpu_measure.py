@@ -1,35 +1,34 @@
-"""What `gpu_check.py` checks and measures. The engine runs as it does everywhere: bf16, one code path, no kernels of its own."""
+"""The engine on a device: is it right, and how fast is it, beside transformers where that is installed.
+
+It runs as it does everywhere: bf16, one code path, no kernels of its own.
+"""
 
 from __future__ import annotations
 
 import gc
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from aie_engine.loading import load_model
 from aie_engine.model_config import ModelConfig
-from aie_hooks import torch_cuda_stats
+from gpu_models import Model, from_folder, random_model
 from gpu_peers import Engine, Peer, Starting
+from gpu_report import Context
 
-# Rounding differs between two bf16 implementations, not its size: ours may be off by half as much again as transformers'.
-_ERROR_RATIO = 1.5
+# Rounding differs between two bf16 implementations, not its size: ours may be off by half as much again as another.
+_ERROR_RATIO: Final = 1.5
 
 
 class Work(NamedTuple):
-    """How much is done. `shape` is the random model's, in LlamaConfig's words; the rest are tokens, steps and sequences."""
+    """How much is done: the random model, then tokens, steps, sequences, bytes, and the side of a square matrix."""
 
-    shape: dict[str, Any]
+    config: ModelConfig
     prompt: int
     answer: int
     context: int
@@ -41,68 +40,32 @@ class Work(NamedTuple):
     matrix: int
 
 
-FULL = Work(
-    {  # Llama 3.2 1B
-        "hidden_size": 2048,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 8192,
-        "vocab_size": 128_256,
-        "max_position_embeddings": 8192,
-    },
-    *(64, 24, 512, 64, 2048, 200, (1, 8, 32), 2 << 30, 8192),
-)
-SMALL = Work(
-    {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 96,
-        "vocab_size": 320,
-        "max_position_embeddings": 256,
-    },
-    *(16, 8, 24, 4, 48, 20, (1, 2), 8 << 20, 128),
-)
+def _config(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int) -> ModelConfig:
+    return ModelConfig(layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab, context, 10_000.0, 1e-6, tied_head=True)
 
 
-class Figure(NamedTuple):
-    """A row of the table of measurements."""
-
-    name: str
-    text: str
+FULL: Final = Work(_config(16, 2048, 32, 8, 8192, 128_256, 8192), 64, 24, 512, 64, 2048, 200, (1, 8, 32), 2 << 30, 8192)
+"""The shape of Llama 3.2 1B."""
+SMALL: Final = Work(_config(2, 64, 4, 2, 96, 320, 256), 16, 8, 24, 4, 48, 20, (1, 2), 8 << 20, 128)
 
 
-class Check(NamedTuple):
-    """What must hold, whether it does, and the numbers it was judged by."""
-
-    name: str
-    holds: bool
-    text: str
-
-
-class Report(NamedTuple):
-    """All that a run found."""
-
-    machine: str
-    figures: list[Figure]
-    checks: list[Check]
-
-
-def run(device: str, model: Path | None, *, small: bool) -> Report:
-    """Runs everything on `device`, with a random model where `model` is None. Raises ModelError where one cannot be loaded."""
-    quiet: Any = transformers.utils.logging
-    quiet.disable_progress_bar()
-    work = SMALL if small else FULL
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = model or _random_model(Path(scratch), work, device)
-        engine = _engine(folder, device, torch.bfloat16, work)
-        peer = Peer(folder, engine.device)
-        checks = _correctness(folder, engine, peer, work)
-        figures = _speed(engine, peer, work)
-        checks += [*_memory(engine, work), _arena_check(engine), _hooks_check(engine)]
-    return Report(_machine(engine), figures, checks)
+def engine(context: Context) -> None:
+    """Everything on the context's device."""
+    if context.is_cuda:
+        context.torch_on_cuda()
+    work = SMALL if context.small else FULL
+    model = random_model(work.config, context.device) if context.model is None else from_folder(context.model)
+    ours = _engine(model, context.device, torch.bfloat16, work)
+    peer = _peer(model, ours.device)
+    report = context.report
+    report.fact("beside_transformers", peer is not None)
+    report.fact("parameters", ours.runner.weights_bytes // 2)
+    _correctness(context, model, ours, peer, work)
+    _speed(context, ours, peer, work)
+    _memory(context, ours, work)
+    arena = ours.arena
+    text = f"{arena.used} used + {arena.free} free of {arena.capacity} tokens at the end, and at every change"
+    report.check("used + free = capacity of the KV cache", ours.sums_up and arena.free == arena.capacity, text)
 
 
 class Difference(NamedTuple):
@@ -130,44 +93,49 @@ def divergence(tokens: Sequence[int], reference: Sequence[int], logits: Tensor) 
     return len(tokens), 0.0
 
 
-def _engine(folder: Path, device: str, dtype: torch.dtype, work: Work) -> Engine:
+def _engine(model: Model, device: str, dtype: torch.dtype, work: Work) -> Engine:
     rooms = (
         max(work.batches) * (work.context + work.decode_steps + 1),
         work.context + work.steady_steps + 1,
         work.prompt + work.answer + 1,
         work.prefill + 1,
     )
-    return Engine(load_model(folder, device=device, dtype=dtype), max(rooms), work.prefill)
+    return Engine(model.load(device, dtype), max(rooms), work.prefill)
 
 
-def _correctness(folder: Path, engine: Engine, peer: Peer, work: Work) -> list[Check]:
-    """Against the same engine in fp32 on the CPU; how far bf16 may be off is told by transformers in bf16."""
-    prompt = _random_ids(engine.loaded.config, 1, work.prompt)
-    exact = _engine(folder, "cpu", torch.float32, work)
-    answer, expected = _greedy(exact, prompt, work.answer)
-    del exact
-    ours, ours_told = _greedy(engine, prompt, work.answer)[0], _greedy(engine, prompt, work.answer, forced=answer)[1]
-    theirs_told = peer.logits(prompt[0] + answer)[work.prompt - 1 : -1]
-    off, theirs_off = difference(ours_told, expected), difference(theirs_told, expected)
-    agree, gap = divergence(ours, answer, expected)
-    finite = bool(torch.isfinite(ours_told).all())
-    text = f"{off.relative:.2%} of their spread, {off.largest:.3f} at most"
-    text += f"; transformers {theirs_off.relative:.2%}, {theirs_off.largest:.3f}"
-    return [
-        Check("no NaN and no infinity", finite, f"in {ours_told.numel():,} logits"),
-        Check("logits against the CPU in fp32", finite and off.relative <= _ERROR_RATIO * theirs_off.relative, text),
-        Check(
-            "greedy tokens against the CPU in fp32",
-            gap <= 2 * off.largest,
-            f"{agree} of {len(answer)} agree" + (f", then two that differ by {gap:.3f} there" if agree < len(answer) else ""),
-        ),
-    ]
+def _peer(model: Model, device: torch.device) -> Peer | None:
+    try:
+        return Peer(model.peer(device), device)
+    except ModuleNotFoundError:
+        return None
 
 
-def _greedy(engine: Engine, prompt: list[list[int]], tokens: int, forced: Sequence[int] | None = None) -> tuple[list[int], Tensor]:
+def _correctness(context: Context, model: Model, ours: Engine, peer: Peer | None, work: Work) -> None:
+    """Against the same engine in fp32 on the CPU; how far bf16 may be off is told by another one in bf16."""
+    prompt = _random_ids(ours.loaded.config, 1, work.prompt)
+    answer, expected = _greedy(_engine(model, "cpu", torch.float32, work), prompt, work.answer)
+    tokens, told = _greedy(ours, prompt, work.answer)[0], _greedy(ours, prompt, work.answer, forced=answer)[1]
+    if peer is not None:
+        other, other_told = "transformers in bf16", peer.logits(prompt[0] + answer)[work.prompt - 1 : -1]
+    else:
+        rounded = _engine(model, "cpu", torch.bfloat16, work)
+        other, other_told = "the engine in bf16 on the CPU", _greedy(rounded, prompt, work.answer, forced=answer)[1]
+    off, other_off = difference(told, expected), difference(other_told, expected)
+    agree, gap = divergence(tokens, answer, expected)
+    finite = bool(torch.isfinite(told).all())
+    report = context.report
+    report.check("no NaN and no infinity", finite, f"in {told.numel():,} logits")
+    text = f"{off.relative:.2%} of their spread off, {off.largest:.3f} at most; "
+    text += f"{other} {other_off.relative:.2%}, {other_off.largest:.3f}"
+    report.check("logits against the CPU in fp32", finite and off.relative <= _ERROR_RATIO * other_off.relative, text)
+    text = f"{agree} of {len(answer)} agree" + (f", then two that differ by {gap:.3f} there" if agree < len(answer) else "")
+    report.check("greedy tokens against the CPU in fp32", gap <= 2 * off.largest, text)
+
+
+def _greedy(one: Engine, prompt: list[list[int]], tokens: int, forced: Sequence[int] | None = None) -> tuple[list[int], Tensor]:
     """A greedy answer and the logits of each of its tokens, [tokens, vocab]; with `forced` those of that answer instead."""
     last = prompt[0][-1:]
-    run = engine.begin([prompt[0][:-1]], tokens + 1)
+    run = one.begin([prompt[0][:-1]], tokens + 1)
     run.sequences[0][-1:] = last  # the last token of the prompt is computed as a decode step, so that its logits can be had
     rows = []
     for index in range(tokens):
@@ -179,31 +147,37 @@ def _greedy(engine: Engine, prompt: list[list[int]], tokens: int, forced: Sequen
     return run.sequences[0][len(prompt[0]) :], torch.stack(rows)
 
 
-def _speed(engine: Engine, peer: Peer, work: Work) -> list[Figure]:
-    config = engine.loaded.config
-    ceiling_bytes, ceiling_flops = _ceilings(engine, work)
-    figures = [
-        Figure("this device", f"copies {ceiling_bytes / 1e9:.0f} GB/s, multiplies {ceiling_flops / 1e12:.1f} TFLOP/s in bf16")
-    ]
-    weights_bytes = engine.runner.weights_bytes - (0 if config.tied_head else engine.loaded.decoder.embedding.nbytes)
+def _speed(context: Context, ours: Engine, peer: Peer | None, work: Work) -> None:
+    config, report = ours.loaded.config, context.report
+    ceiling_bytes, ceiling_flops = _ceilings(ours, work)
+    report.fact("device_copies_gb_per_second", ceiling_bytes / 1e9)
+    report.fact("device_multiplies_tflop_per_second", ceiling_flops / 1e12)
+    weights_bytes = ours.runner.weights_bytes - (0 if config.tied_head else ours.loaded.decoder.embedding.nbytes)
     for batch in work.batches:
         prompts = _random_ids(config, batch, work.context)
-        ours_s, theirs_s = (_decode_step_s(one, prompts, work.decode_steps) for one in (engine, peer))
-        kv_bytes = batch * (work.context + work.decode_steps // 2) * engine.runner.kv_bytes / (engine.runner.capacity_tokens + 1)
-        rate = (weights_bytes + kv_bytes) / ours_s
-        name = f"decode, batch {batch}, context {work.context}"
-        share = f"{rate / 1e9:.0f} GB/s ({rate / ceiling_bytes:.0%})"
-        figures.append(Figure(name, f"{_rates(batch / ours_s, batch / theirs_s)}; {ours_s * 1e3:.2f} ms a step, {share}"))
+        seconds = _both(ours, peer, partial(_decode_step_s, prompts=prompts, steps=work.decode_steps))
+        kv_bytes = batch * (work.context + work.decode_steps // 2) * ours.runner.kv_bytes / (ours.runner.capacity_tokens + 1)
+        rate = (weights_bytes + kv_bytes) / seconds[0]
+        facts = {**_rates(batch, seconds), "step_ms": seconds[0] * 1e3, "share_of_copying_ratio": rate / ceiling_bytes}
+        report.fact(f"decode_batch_{batch}_context_{work.context}", facts)
     prompts = _random_ids(config, 1, work.prefill)
-    ours_s, theirs_s = (_prefill_s(one, prompts) for one in (engine, peer))
-    rate = _prefill_operations(config, work.prefill) / ours_s
-    share = f"{rate / 1e12:.1f} TFLOP/s ({rate / ceiling_flops:.0%})"
-    figures.append(Figure(f"prefill, {work.prefill} tokens", f"{_rates(work.prefill / ours_s, work.prefill / theirs_s)}; {share}"))
-    return figures
+    seconds = _both(ours, peer, partial(_prefill_s, prompts=prompts))
+    share = _prefill_operations(config, work.prefill) / seconds[0] / ceiling_flops
+    report.fact(f"prefill_{work.prefill}", {**_rates(work.prefill, seconds), "share_of_multiplying_ratio": share})
 
 
-def _rates(ours: float, theirs: float) -> str:
-    return f"{ours:,.0f} tokens/s, transformers {theirs:,.0f} ({ours / theirs:.2f}x)"
+def _both(ours: Engine, peer: Peer | None, measure: Callable[[Starting], float]) -> list[float]:
+    """Seconds of the engine, and of the peer where there is one."""
+    ones: list[Starting] = [ours] if peer is None else [ours, peer]
+    return [measure(one) for one in ones]
+
+
+def _rates(tokens: int, seconds: Sequence[float]) -> dict[str, float]:
+    rates = {
+        name: tokens / took_s
+        for name, took_s in zip(("tokens_per_second", "transformers_tokens_per_second"), seconds, strict=False)
+    }
+    return rates if len(seconds) == 1 else {**rates, "over_transformers_ratio": seconds[1] / seconds[0]}
 
 
 def _prefill_operations(config: ModelConfig, tokens: int) -> float:
@@ -235,13 +209,13 @@ def _prefill_s(one: Starting, prompts: list[list[int]]) -> float:
     return statistics.median(once() for _ in range(5))
 
 
-def _ceilings(engine: Engine, work: Work) -> tuple[float, float]:
+def _ceilings(ours: Engine, work: Work) -> tuple[float, float]:
     """Bytes copied (read and written) and bf16 operations of a square product, both a second: the best of ten."""
-    block = torch.zeros(work.copied_bytes, dtype=torch.uint8, device=engine.device)
+    block = torch.zeros(work.copied_bytes, dtype=torch.uint8, device=ours.device)
     target = torch.empty_like(block)
-    square = torch.randn(work.matrix, work.matrix, device=engine.device).bfloat16()
-    copy_s = _best_s(lambda: target.copy_(block), engine.device)
-    return 2 * block.nbytes / copy_s, 2 * work.matrix**3 / _best_s(lambda: square @ square, engine.device)
+    square = torch.randn(work.matrix, work.matrix, device=ours.device).bfloat16()
+    copy_s = _best_s(lambda: target.copy_(block), ours.device)
+    return 2 * block.nbytes / copy_s, 2 * work.matrix**3 / _best_s(lambda: square @ square, ours.device)
 
 
 def _best_s(call: Callable[[], object], device: torch.device) -> float:
@@ -260,67 +234,30 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _memory(engine: Engine, work: Work) -> list[Check]:
+def _memory(context: Context, ours: Engine, work: Work) -> None:
     """The steady state allocates nothing that it keeps: neither in torch's books nor in what torch takes from the device."""
-    if engine.device.type != "cuda":
-        return []
-    stats = []
+    if ours.device.type != "cuda":
+        return
+    from aie_hooks import torch_cuda_stats
+
+    stats: list[Any] = []
     for _ in range(2):  # the second time, the very same work finds everything there that the first had to get
-        run = engine.begin(_random_ids(engine.loaded.config, 1, work.context), work.steady_steps + 1)
+        run = ours.begin(_random_ids(ours.loaded.config, 1, work.context), work.steady_steps + 1)
         for _ in range(work.steady_steps):
             run.step()
         run.end()
         gc.collect()
-        stats.append(torch_cuda_stats(engine.device.index))
+        stats.append(torch_cuda_stats(ours.device.index))
     before, after = stats
     kept, taken = after.allocated_bytes - before.allocated_bytes, after.reserved_bytes - before.reserved_bytes
     text = f"{kept:+,} bytes allocated, {taken:+,} reserved after {work.steady_steps} more steps"
-    return [Check("device memory is flat", kept == 0 and taken == 0, text)]
-
-
-def _arena_check(engine: Engine) -> Check:
-    arena = engine.arena
-    text = f"{arena.used} used + {arena.free} free of {arena.capacity} tokens at the end, and at every change"
-    return Check("used + free = capacity of the KV cache", engine.sums_up and arena.free == arena.capacity, text)
-
-
-def _hooks_check(engine: Engine) -> Check:
-    """The hooks' view of the allocator holds what the engine says of itself."""
-    name = "aie_hooks.torch_cuda_stats"
-    if engine.device.type != "cuda":
-        try:
-            torch_cuda_stats()
-        except RuntimeError as error:
-            return Check(name, True, f"says so where it cannot: {error}")
-        return Check(name, True, "not asked: the engine is not on the GPU")
-    stats = torch_cuda_stats(engine.device.index)
-    own = engine.runner.weights_bytes + engine.runner.kv_bytes
-    gigabytes = [f"{value / 1e9:.2f}" for value in (stats.allocated_bytes, stats.reserved_bytes, own)]
-    text = "{}: {} GB allocated of {} reserved, the engine's own {}".format(stats.device, *gigabytes)
-    return Check(name, own <= stats.allocated_bytes <= stats.reserved_bytes, text)
-
-
-def _machine(engine: Engine) -> str:
-    name = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else "CPU"
-    parameters = engine.runner.weights_bytes / 2
-    return (
-        f"{name}, torch {torch.__version__}, transformers {transformers.__version__}; {parameters / 1e6:,.1f} M parameters in bf16"
-    )
+    context.report.check("device memory is flat", kept == 0 and taken == 0, text)
+    own = ours.runner.weights_bytes + ours.runner.kv_bytes
+    text = f"{after.allocated_bytes:,} bytes allocated of {after.reserved_bytes:,} reserved, the engine's own {own:,}"
+    context.report.check("the allocator holds what the engine has", own <= after.allocated_bytes <= after.reserved_bytes, text)
 
 
 def _random_ids(config: ModelConfig, sequences: int, tokens: int) -> list[list[int]]:
     """What prompts say does not change what they cost."""
     rng = random.Random(sequences * 1_000_003 + tokens)
     return [[rng.randrange(config.vocab) for _ in range(tokens)] for _ in range(sequences)]
-
-
-def _random_model(folder: Path, work: Work, device: str) -> Path:
-    """A folder as Hugging Face writes it, with a tokenizer of single bytes."""
-    torch.manual_seed(7)
-    with torch.device(device):
-        model: Any = LlamaForCausalLM(LlamaConfig(**work.shape, tie_word_embeddings=True))
-    model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder

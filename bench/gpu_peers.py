@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache
 
 from aie_engine.kv_arena import KvArena
-from aie_engine.loading import LoadedModel
 from aie_engine.plan import Chunk, SamplingParams
 from aie_engine.runner import Runner
+from gpu_models import Loaded
 
 _GREEDY = SamplingParams(temperature=0.0)
 # Newer versions call it `cache`; older ones know it under this name only.
@@ -29,10 +27,11 @@ class Engine:
 
     name = "aie-engine"
 
-    def __init__(self, loaded: LoadedModel, capacity_tokens: int, step_tokens: int) -> None:
+    def __init__(self, loaded: Loaded, capacity_tokens: int, step_tokens: int) -> None:
         self.loaded = loaded
         self.device = loaded.decoder.device
-        self.runner = Runner(loaded, capacity_tokens=capacity_tokens, max_step_tokens=step_tokens)
+        whole: Any = loaded  # of a LoadedModel the runner takes no more
+        self.runner = Runner(whole, capacity_tokens=capacity_tokens, max_step_tokens=step_tokens)
         self.arena = KvArena(capacity_tokens)
         self.sums_up = True
 
@@ -92,9 +91,8 @@ class Peer:
 
     name = "transformers"
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        self._model = model.eval().to(device)
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self._model = model
         self._device = device
 
     def begin(self, prompts: Sequence[list[int]], more_tokens: int) -> PeerRun:
@@ -114,6 +112,8 @@ class PeerRun:
     """Its sequences."""
 
     def __init__(self, model: Any, ids: Tensor) -> None:
+        from transformers import DynamicCache  # whoever has a model of it has it
+
         self._model, self._ids, self._cache = model, ids, DynamicCache()
 
     def step(self) -> None:

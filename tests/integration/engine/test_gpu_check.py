@@ -3,42 +3,90 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 BENCH = Path(__file__).parents[3] / "bench"
+NEED_CUDA = {"probes", "allocator"}
+WITHOUT = ("msgspec", "gguf", "transformers", "tokenizers", "safetensors", "jinja2", "pynvml", "numpy")
 
 
-def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+def gpu_check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment
     return subprocess.run(
-        [sys.executable, BENCH / "gpu_check.py", *arguments], capture_output=True, text=True, timeout=240, check=False, env=hidden
+        [sys.executable, BENCH / "gpu_check.py", *arguments], capture_output=True, text=True, timeout=280, check=False, env=hidden
     )
 
 
-def test_all_of_it_on_a_tiny_model_on_the_cpu() -> None:
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+@pytest.fixture
+def check(bench: None) -> ModuleType:
+    return importlib.import_module("gpu_check")
+
+
+@pytest.fixture
+def measure(bench: None) -> ModuleType:
+    return importlib.import_module("gpu_measure")
+
+
+def test_all_of_it_on_the_cpu_and_a_simulated_gpu(check: ModuleType) -> None:
     done = gpu_check("--device", "cpu", "--small")
     assert done.returncode == 0, done.stdout + done.stderr
-    checks = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))]
-    assert len(checks) == 5
-    assert all(line.startswith("ok ") for line in checks)
-    for figure in ("this device", "decode, batch 1", "decode, batch 2", "prefill, 48 tokens"):
-        assert f"\n{figure}" in done.stdout
-    assert done.stdout.count("tokens/s, transformers ") == 3
+    report = json.loads(done.stdout)
+    assert (report["verdict"], report["wrong"]) == ("right", [])
+    assert list(report["sections"]) == [section.name for section in check.SECTIONS]
+    assert set(report["not_run"]) == NEED_CUDA
+    for name, section in report["sections"].items():
+        assert section["state"] == ("not_run" if name in NEED_CUDA else "right"), name
+        assert all(found["holds"] and found["text"] for found in section["checks"])
+    facts = {name: section["facts"] for name, section in report["sections"].items()}
+    assert facts["nvml_memory"]["v2_used_includes_reserved"] is False
+    assert facts["nvml_memory"]["version_2_without_size"] == "argument_version_mismatch"
+    assert facts["nvml_fields"]["pcie_bytes"]["rx"]["code"] == "success"
+    assert "xid" in facts["nvml_events"]["supported"]
+    assert facts["nvml_cycle"]["cost"]["points"] > 50
+    assert facts["engine"]["beside_transformers"] is True
+    assert facts["engine"]["decode_batch_2_context_24"]["over_transformers_ratio"] > 0
+
+
+def test_with_no_package_but_torch_the_rest_says_what_it_needs(tmp_path: Path) -> None:
+    for name in WITHOUT:
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError({name!r}, name={name!r})")
+    only = ("nvml_memory", "nvml_cycle", "hooks", "engine")
+    done = gpu_check("--device", "cpu", "--small", "--only", *only, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    sections = json.loads(done.stdout)["sections"]
+    assert {name: sections[name]["state"] for name in only} == {
+        "nvml_memory": "right",
+        "nvml_cycle": "not_run",
+        "hooks": "right",
+        "engine": "right",
+    }
+    assert sections["nvml_cycle"]["reason"] == "needs the Python package of pynvml"
+    assert sections["hooks"]["facts"]["left_out_for_want_of"] == ["layers: msgspec"]
+    assert sections["engine"]["facts"]["beside_transformers"] is False
+    assert len(sections["engine"]["checks"]) == 4
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((), "sees no CUDA device here"),
-        (("--device", "cuda:1", "--small"), "sees no CUDA device here"),
-        (("--device", "cpu", "--model", "/nonexistent"), "cannot be read"),
+        ((), "no CUDA device here"),
+        (("--device", "cuda:1", "--small"), "no CUDA device here"),
+        (("--device", "cpu", "--model", "/nonexistent"), "can be read"),
     ],
 )
 def test_where_it_cannot_run_it_says_so_in_one_line(arguments: tuple[str, ...], reason: str) -> None:
@@ -49,10 +97,105 @@ def test_where_it_cannot_run_it_says_so_in_one_line(arguments: tuple[str, ...], 
     assert len(done.stderr.splitlines()) == 1
 
 
+SECTIONS_OF_A_TEST = """
+import os, subprocess, time
+
+def hang(context):
+    context.report.fact("before_s", 1)
+    context.report.check("that", True, "holds")
+    context.report.fact("child", subprocess.Popen(["sleep", "600"]).pid)
+    time.sleep(600)
+
+def crash(context):
+    context.report.fact("before_s", 1)
+    os.abort()
+
+def fail(context):
+    raise RuntimeError("no such luck")
+
+def lack(context):
+    import a_package_that_nobody_has
+
+def defect(context):
+    import aie_no_such_module
+
+def wrong(context):
+    context.report.check("this", True, "holds")
+    context.report.check("that", False, "1 is not 2")
+    print("a library's own words")
+"""
+
+
 @pytest.fixture
-def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("gpu_measure")
+def run(check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "sections_of_a_test.py").write_text(SECTIONS_OF_A_TEST)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def run(name: str, limit_s: float = 60.0) -> dict[str, Any]:
+        section = check.Section(name, f"sections_of_a_test:{name}", limit_s)
+        result: dict[str, Any] = check.run_section(section, time.monotonic() + limit_s, ["--device", "cpu"])
+        return result
+
+    return run
+
+
+def test_one_that_hangs_ends_at_its_deadline_and_what_it_found_is_kept(run: Any) -> None:
+    result = run("hang", 5.0)
+    assert result["state"] == "timed_out"
+    assert result["took_s"] < 60
+    assert result["facts"]["before_s"] == 1
+    assert [found["check"] for found in result["checks"]] == ["that"]
+    assert is_gone(result["facts"]["child"])
+
+
+def is_gone(pid: int) -> bool:
+    """Killed: it may wait for whoever inherited it to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "reason"),
+    [
+        ("crash", "failed", "its process ended with status -6 before the section did"),
+        ("fail", "failed", "RuntimeError: no such luck (sections_of_a_test.py:"),
+        ("lack", "not_run", "needs the Python package of a_package_that_nobody_has"),
+        ("defect", "failed", "No module named 'aie_no_such_module'"),
+    ],
+)
+def test_each_end_has_its_state_and_its_reason(run: Any, name: str, state: str, reason: str) -> None:
+    result = run(name)
+    assert result["state"] == state
+    assert reason in result["reason"]
+
+
+def test_a_check_that_does_not_hold_makes_the_section_wrong(run: Any) -> None:
+    result = run("wrong")
+    assert result["state"] == "wrong"
+    assert [found["holds"] for found in result["checks"]] == [True, False]
+
+
+def test_a_wrong_section_is_exit_code_1_and_the_others_go_on(
+    check: ModuleType, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = ("hang", "wrong", "lack")
+    sections = [check.Section(name, f"sections_of_a_test:{name}", 5.0) for name in names]
+    monkeypatch.setattr(check, "SECTIONS", tuple(sections))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--device", "cpu"])
+    assert check.main() == 1
+    report = json.loads(capfd.readouterr().out)
+    assert {name: report["sections"][name]["state"] for name in names} == {
+        "hang": "timed_out",
+        "wrong": "wrong",
+        "lack": "not_run",
+    }
+    assert (report["verdict"], report["wrong"], report["not_run"]) == ("wrong", ["hang", "wrong"], ["lack"])
+
+
+def test_all_deadlines_together_are_within_five_minutes(check: ModuleType) -> None:
+    assert sum(section.limit_s for section in check.SECTIONS) < 290
 
 
 def test_a_wrong_answer_is_not_taken_for_rounding(measure: ModuleType) -> None:

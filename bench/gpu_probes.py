@@ -1,0 +1,143 @@
+"""Would probes on CUDA's exported functions see the calls? Who asks `cuGetProcAddress` instead of the linker may get other code.
+
+torch and every CUDA runtime since 11.3 ask it. A uprobe sits on code, so it fires if what they got is the code that is exported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gpu_driver import LIBRARY, Driver
+from gpu_elf import Library
+from gpu_report import Context
+
+# Exported name; the one that is asked for is without the version at its end.
+SYMBOLS: Final = (
+    "cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFree_v2",
+    "cuMemFreeAsync", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemHostAlloc", "cuMemAllocHost_v2",
+    "cuMemFreeHost", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
+    "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
+    "cuMemcpy", "cuMemcpyAsync", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyDtoD_v2", "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemcpyPeerAsync",
+    "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch",
+)  # fmt: skip
+_FLAGS: Final = {"default": 0, "legacy_stream": 1, "per_thread_stream": 2}
+_FIRST_BYTES: Final = 16
+_FOUND: Final = 0
+
+
+class Given(NamedTuple):
+    """What the driver gives for a name, as asked by a program of that CUDA version."""
+
+    cuda: int
+    flags: str
+    address: int
+
+
+class Mapping(NamedTuple):
+    """A file in this process, and by how much its addresses were moved."""
+
+    library: Library
+    bias: int
+
+    def names(self, address: int) -> list[str]:
+        """What is exported at an address of this process."""
+        return sorted(symbol.full_name for symbol in self.library.by_address.get(address - self.bias, ()))
+
+
+def probes(context: Context) -> None:
+    """For each function that we would probe: is what is given what is exported, under which name, where in the file."""
+    context.need_cuda()
+    driver = Driver(context.device_index)
+    mapping = mapped(driver.library, "cuInit", LIBRARY)
+    versions = sorted({11030, 12000, driver.version, *_version_of_torch()})
+    rows = {name: _row(driver.library, mapping, name, versions) for name in SYMBOLS}
+    report = context.report
+    report.fact("library", {"path": str(mapping.library.path), "functions": len(mapping.library.symbols)})
+    report.fact("asked_as_cuda", versions)
+    report.fact("functions", rows)
+    exported = {name: row for name, row in rows.items() if row["exported"] is not None}
+    report.fact("not_exported", sorted(rows.keys() - exported.keys()))
+    report.fact("also_given_under", {name: other for name, row in exported.items() if (other := _others(row))})
+    unknown = sorted(name for name, row in exported.items() if not row["given"])
+    outside = sorted(name for name, row in rows.items() if row["outside"])
+    report.check("cuGetProcAddress knows what is exported", not unknown, ", ".join(unknown) or f"all {len(exported)}")
+    text = ", ".join(outside) or f"all that it gives for {len(rows)} names is exported: a probe on each name given sees each call"
+    report.check("cuGetProcAddress gives exported code", not outside, text)
+
+
+def _others(row: dict[str, Any]) -> dict[str, list[str]]:
+    """Under which exported names else code is given, and to whom: without probes there, these calls are not seen."""
+    return {asked: names for asked, names in row["given"].items() if not set(names) & set(row["exported"])}
+
+
+def mapped(loaded: ctypes.CDLL, symbol: str, name: str) -> Mapping:
+    """The file behind a loaded library. Raises LookupError where it cannot be found among this process's mappings."""
+    address = address_of(loaded, symbol)
+    path = _file_at(address or 0)
+    if path is None or address is None:
+        raise LookupError(f"{name} is not among the files that this process has mapped")
+    library = Library(Path(path))
+    exported = {found.address for found in library.symbols if found.name == symbol}
+    biases = {address - found for found in exported if (address - found) % 4096 == 0}
+    if len(biases) != 1:
+        raise LookupError(f"{symbol} of {path} lies at none of its exported addresses")
+    return Mapping(library, biases.pop())
+
+
+def address_of(loaded: ctypes.CDLL, symbol: str) -> int | None:
+    """What the linker gives for a name; None where there is no such symbol."""
+    function = getattr(loaded, symbol, None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _row(loaded: ctypes.CDLL, mapping: Mapping, name: str, versions: Iterable[int]) -> dict[str, Any]:
+    exported = address_of(loaded, name)
+    given = list(_given(loaded, re.sub(r"_v\d+$", "", name), versions))
+    there = None if exported is None else mapping.library.offset(exported - mapping.bias)
+    return {
+        "exported": None if exported is None else mapping.names(exported),
+        "file_offset": None if there is None else hex(there),
+        "first_bytes": None if exported is None else ctypes.string_at(exported, _FIRST_BYTES).hex(),
+        "given": {f"{one.cuda} {one.flags}": mapping.names(one.address) for one in given},
+        "same": all(one.address == exported for one in given),
+        "outside": {hex(one.address): _file_at(one.address) for one in given if not mapping.names(one.address)},
+    }
+
+
+def _given(loaded: ctypes.CDLL, base: str, versions: Iterable[int]) -> Iterable[Given]:
+    """Nothing for a version in which there was no such function."""
+    for cuda in versions:
+        for flags, number in _FLAGS.items():
+            address, status = ctypes.c_void_p(), ctypes.c_int()
+            arguments = (base.encode(), ctypes.byref(address), cuda, ctypes.c_uint64(number))
+            if hasattr(loaded, "cuGetProcAddress_v2"):
+                code = loaded.cuGetProcAddress_v2(*arguments, ctypes.byref(status))
+            else:
+                code = loaded.cuGetProcAddress(*arguments)
+            if code == 0 and status.value == _FOUND and address.value:
+                yield Given(cuda, flags, address.value)
+
+
+def _file_at(address: int) -> str | None:
+    """The file that is mapped there; None for memory of no file."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *rest = line.split(maxsplit=5)
+        begin, _, end = span.partition("-")
+        if int(begin, 16) <= address < int(end, 16):
+            return rest[4] if len(rest) > 4 else None
+    return None
+
+
+def _version_of_torch() -> list[int]:
+    """The CUDA that torch was built with, as 12040, without importing it; nothing where that is not known."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    found = re.search(r"^cuda\b[^=]*= '(\d+)\.(\d+)", (Path(spec.origin).parent / "version.py").read_text(), re.MULTILINE)
+    return [int(found[1]) * 1000 + int(found[2]) * 10] if found else []
