@@ -248,7 +248,7 @@ def _fetches(rows: Mapping[str, Tensor]) -> list[_Fetch]:
 def _is_traced() -> bool:
     import torch
 
-    return torch.compiler.is_compiling()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
 
 
 def _is_capturing(pending: Sequence[_Fetch]) -> bool:

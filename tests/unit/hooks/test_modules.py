@@ -362,3 +362,25 @@ def test_a_model_copied_in_the_middle_of_a_step(receiver: UnixReceiver, socket_p
     net(x)
     assert len(watched.sent()) == 8
     assert torch.equal(twins[0][0](x), net[0](x))
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")  # of every value of a trace that Python looks at
+def test_torch_jit_traces_as_without_hooks(receiver: UnixReceiver, socket_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    x = torch.randn(2, 8)
+    plain = str(torch.jit.trace(net, x).graph)
+    watched = _Watched(receiver, socket_path, net, layers="*")
+    assert str(torch.jit.trace(net, x, check_trace=False).graph).count("aten::") == plain.count("aten::")
+    assert {kind for kind, _ in watched.sent()} == {"nonfinite_total"}  # the announcement of counters
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_torch_jit_scripts_the_model_once_it_is_not_watched(receiver: UnixReceiver, socket_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    watched = _Watched(receiver, socket_path, net, layers="*")
+    x = torch.randn(2, 8)
+    with pytest.raises(Exception, match="_Hook"):
+        torch.jit.script(net)
+    watched.hooks.remove()
+    assert torch.equal(torch.jit.script(net)(x), net(x))
