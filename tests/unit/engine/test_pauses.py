@@ -10,6 +10,7 @@ import time
 import pytest
 
 from aie_engine.pauses import watch_lag, watched_collector
+from aie_telemetry.instruments import Registry
 
 
 def test_every_collection_is_observed_with_its_generation() -> None:
@@ -45,6 +46,39 @@ def test_collections_on_several_threads() -> None:
             thread.join()
     assert seen  # those that met another one under way are no collections
     assert all(duration >= 0 for duration in seen)
+
+
+def test_a_collection_in_the_middle_of_a_page_or_an_observation_hangs_nothing() -> None:
+    """As in the engine: the collector's times go to the registry that is on the page."""
+    registry = Registry()
+    pauses = [registry.distribution("aie_engine_gc_pause_seconds", "e", "m", generation) for generation in ("0", "1", "2")]
+    steps = registry.distribution("aie_engine_step_seconds", "e", "m")
+    collections = 0
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        nonlocal collections
+        collections += phase == "stop"
+
+    def work() -> None:
+        for number in range(300):
+            registry.value("aie_engine_kv_used_tokens", "e", f"m{number}").set(number)
+            registry.render()
+            steps.observe(0.1)
+
+    thresholds = gc.get_threshold()
+    thread = threading.Thread(target=work, daemon=True)
+    with watched_collector([pause.observe for pause in pauses]):
+        gc.callbacks.append(count)
+        gc.set_threshold(1)
+        try:
+            thread.start()
+            thread.join(60)
+        finally:
+            gc.set_threshold(*thresholds)
+            gc.callbacks.remove(count)
+    assert not thread.is_alive()
+    assert sum(sum(pause.counts) for pause in pauses) >= collections > 300
+    assert sum(steps.counts) == 300
 
 
 async def test_a_late_loop_is_seen_and_a_punctual_one_is_near_zero() -> None:
