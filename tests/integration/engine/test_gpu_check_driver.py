@@ -1,0 +1,136 @@
+"""What gpu_check asks of CUDA's driver, on a stand-in for libcuda.so.1 beside the stand-in for NVML: real libraries, real calls."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pynvml as nvml
+import pytest
+
+from aie_agent import simulate
+from tests.fakes.stand_in import needs_compiler, simulated
+
+pytestmark = needs_compiler
+
+BENCH = Path(__file__).parents[3] / "bench"
+SOURCE = Path(__file__).parents[2] / "fakes/stand_in_cuda.c"
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("gpu_probes")
+
+
+@pytest.fixture
+def host(tmp_path: Path, probes: ModuleType) -> dict[str, str]:
+    """The environment of a host with one GPU: NVML's state, and a libcuda that knows the same GPU."""
+    with simulated(tmp_path / "state", 1):
+        uuid: str = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(0))
+    written = set(re.findall(r"^int (\w+)\(", SOURCE.read_text(), re.MULTILINE))
+    (tmp_path / "probed.inc").write_text("".join(f"PROBED({name})\n" for name in probes.SYMBOLS if name not in written))
+    library = tmp_path / "libcuda.so.1"
+    compiler = simulate.build.compiler()
+    command = [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", "-o", library, SOURCE, "-ldl"]
+    subprocess.run([*command, "-Wl,-soname,libcuda.so.1"], check=True, timeout=60)
+    environment = simulate.environment(tmp_path / "state")
+    paths = f"{tmp_path}:{environment['LD_LIBRARY_PATH']}"
+    digits = uuid.removeprefix("GPU-").replace("-", "")
+    return os.environ | environment | {"LD_LIBRARY_PATH": paths, "STAND_IN_CUDA_UUID": digits}
+
+
+def gpu_check(environment: dict[str, str], *only: str) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, BENCH / "gpu_check.py", "--small", "--only", *only]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    assert done.returncode in (0, 1), done.stderr
+    sections: dict[str, Any] = json.loads(done.stdout)["sections"]
+    return done.returncode, sections
+
+
+def held(section: dict[str, Any]) -> dict[str, bool]:
+    return {check["check"]: check["holds"] for check in section["checks"]}
+
+
+def test_probes_would_see_what_is_given_and_other_names_are_told(host: dict[str, str], probes: ModuleType) -> None:
+    code, sections = gpu_check(host, "probes")
+    section = sections["probes"]
+    assert (code, section["state"]) == (0, "right"), section
+    assert sections["machine"]["facts"]["device_name"] == "Stand-in 0"
+    facts = section["facts"]
+    assert set(facts["functions"]) == set(probes.SYMBOLS)
+    assert facts["not_exported"] == []
+    assert facts["asked_as_cuda"][:1] == [11030]
+    assert set(facts["also_given_under"]) == {"cuMemcpyHtoDAsync_v2", "cuLaunchKernel"}
+    given = facts["functions"]["cuLaunchKernel"]["given"]
+    assert given["12080 per_thread_stream"] == ["cuLaunchKernel_ptsz"]
+    assert given["12080 default"] == ["cuLaunchKernel"]
+    assert facts["functions"]["cuMemAlloc_v2"]["same"] is True
+
+
+def test_code_that_is_not_exported_is_wrong(host: dict[str, str]) -> None:
+    code, sections = gpu_check(host | {"STAND_IN_CUDA_HIDES": "cuMemFree"}, "probes")
+    section = sections["probes"]
+    assert (code, section["state"]) == (1, "wrong")
+    assert held(section)["cuGetProcAddress gives exported code"] is False
+    row = section["facts"]["functions"]["cuMemFree_v2"]
+    assert row["same"] is False
+    assert row["given"]["11030 default"] == ["cuMemFree_v2"]
+    assert {Path(path).name for path in row["outside"].values()} == {"libcuda.so.1"}
+
+
+def test_nvml_is_asked_about_cudas_device_while_it_works(host: dict[str, str]) -> None:
+    names = ("nvml_memory", "nvml_fields", "nvml_events", "nvml_gpm", "nvml_cycle", "allocator")
+    code, sections = gpu_check(host, *names)
+    assert sections["nvml_memory"]["state"] == "right"
+    assert sections["nvml_events"]["state"] == "right"
+    # The simulated GPU does not work: its counters stand still, and so do those of GPM. Both must be noticed.
+    assert code == 1
+    assert held(sections["nvml_fields"]) == {"PCIe counter of tx is of bytes": False, "PCIe counter of rx is of bytes": False}
+    assert sections["nvml_fields"]["facts"]["pcie_rx_counted_over_copied_ratio"] == 0
+    assert set(held(sections["nvml_gpm"]).values()) == {False}
+    assert isinstance(sections["nvml_gpm"]["facts"]["as_nobody"], dict | str)
+    assert sections["nvml_cycle"]["state"] == "right", sections["nvml_cycle"]
+    assert sections["allocator"]["state"] == "not_run"
+    assert "needs a torch that sees this device" in sections["allocator"]["reason"]
+
+
+def test_a_device_that_is_not_there_is_one_line(host: dict[str, str]) -> None:
+    command = [sys.executable, BENCH / "gpu_check.py", "--device", "cuda:3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=host)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gpu_check: no CUDA device cuda:3 here: there are 1\n"
+
+
+def test_exports_are_those_that_readelf_finds(probes: ModuleType) -> None:
+    library = probes.mapped(ctypes.CDLL("libc.so.6"), "printf", "libc.so.6").library
+    said = subprocess.run(["readelf", "-W", "--dyn-syms", library.path], capture_output=True, text=True, check=True, timeout=60)
+    rows = [line.split() for line in said.stdout.splitlines()]
+    wanted = {(row[7], int(row[1], 16)) for row in rows if len(row) > 7 and row[3] in ("FUNC", "IFUNC") and row[6] != "UND"}
+    assert len(wanted) > 1000
+    assert {(symbol.full_name, symbol.address) for symbol in library.symbols} == wanted
+
+
+def test_two_versions_of_a_symbol_are_two_addresses(probes: ModuleType) -> None:
+    """Which is why names are not enough: a probe on the other one never fires."""
+    loaded = ctypes.CDLL("libc.so.6")
+    mapping = probes.mapped(loaded, "printf", "libc.so.6")
+    versions = [symbol for symbol in mapping.library.symbols if symbol.name == "memcpy"]
+    if len(versions) < 2:
+        pytest.skip("this libc has one memcpy")
+    (default,) = [symbol for symbol in versions if symbol.is_default]
+    assert {symbol.address for symbol in versions if not symbol.is_default}.isdisjoint({default.address})
+
+
+def test_a_file_that_is_no_library_is_refused(probes: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("#!/bin/sh\n" + "# nothing\n" * 20)
+    with pytest.raises(ValueError, match="is no library of 64 bits"):
+        probes.Library(tmp_path / "text")
