@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from aie_telemetry.api import Severity
+from aie_telemetry.xids import BY_NUMBER
 
 
 class Words(NamedTuple):
@@ -64,43 +65,6 @@ NOT_UP: Final[dict[str, Words]] = {
     "error": Words("critical", "ERROR", "the driver answers with an error", "`aie-agent check` on that host has the error's text."),
 }
 
-_APP: Final = "Restart the program if it did not end; look at its own log, and at `compute-sanitizer` if it comes again."
-_RESET: Final = "Drain the GPU and reset it; if it comes again, have the board replaced."
-_REBOOT: Final = "Drain the host and reboot it; if it comes again, reseat or replace the board."
-
-# By number, in the buckets of NVIDIA's XID catalogue: the program's doing, the memory's, the link's, the board's.
-XIDS: Final[dict[str, Words]] = {
-    "13": Words("info", "XID 13", "a kernel failed: mostly the program's own fault", _APP),
-    "31": Words("info", "XID 31", "a memory fault of a kernel: mostly the program's own fault", _APP),
-    "32": Words(
-        "warning", "XID 32", "commands were corrupted on their way over PCIe", "Look at PCIe replays and the board's seating."
-    ),
-    "38": Words("warning", "XID 38", "the driver's firmware timed out", "Update the driver if it comes again."),
-    "43": Words("info", "XID 43", "a program's work on the GPU was stopped after a fault of its own", _APP),
-    "45": Words("info", "XID 45", "a program was ended, with work still on the GPU", _APP),
-    "48": Words("critical", "XID 48", "an ECC error that could not be corrected", _RESET),
-    "61": Words("critical", "XID 61", "the GPU's own controller stopped", _RESET),
-    "62": Words("critical", "XID 62", "the GPU's own controller halted", _RESET),
-    "63": Words("warning", "XID 63", "a memory row or page was taken out of use", "Reset the GPU at the next quiet moment."),
-    "64": Words("critical", "XID 64", "a memory row or page could not be taken out of use", _RESET),
-    "68": Words("warning", "XID 68", "the video processor failed", _RESET),
-    "69": Words("info", "XID 69", "the graphics engine failed: mostly the program's own fault", _APP),
-    "74": Words("critical", "XID 74", "an NVLink failed", _RESET),
-    "79": Words("critical", "XID 79", "the GPU fell off the bus", _REBOOT),
-    "92": Words("warning", "XID 92", "many ECC errors that were corrected", "Watch it; reset the GPU at the next quiet moment."),
-    "94": Words(
-        "warning", "XID 94", "an ECC error that hit one program only", "Restart that program; reset the GPU when it is quiet."
-    ),
-    "95": Words("critical", "XID 95", "an ECC error that may have hit every program on the GPU", _RESET),
-    "109": Words("critical", "XID 109", "switching between programs timed out", _RESET),
-    "119": Words("critical", "XID 119", "the GPU's system processor (GSP) does not answer", _RESET),
-    "120": Words("critical", "XID 120", "the GPU's system processor (GSP) failed", _RESET),
-    "137": Words("info", "XID 137", "a program used another GPU's memory wrongly, over NVLink", _APP),
-    "140": Words("critical", "XID 140", "a memory error that could not be corrected", _RESET),
-    "143": Words("critical", "XID 143", "the GPU could not be initialised", _RESET),
-    "154": Words("warning", "XID 154", "the driver says what brings the GPU back", "Do what its line in the kernel's log says."),
-}
-
 
 def clock_event(name: str) -> Words:
     return CLOCK_EVENTS.get(name) or Words("info", name.replace("_", " "), name.replace("_", " "))
@@ -112,6 +76,8 @@ def not_up(reason: str | None) -> Words:
 
 
 def xid(number: str) -> Words:
-    return XIDS.get(number) or Words(
-        "warning", f"XID {number}", "an error of the GPU or its driver", "Look it up in NVIDIA's XID catalogue."
-    )
+    """Of a number that the catalogue does not have, that much."""
+    known = BY_NUMBER.get(int(number)) if number.isdecimal() else None
+    if known is None:
+        return Words("warning", f"XID {number}", "an error of the GPU or its driver", "Look it up in NVIDIA's XID catalogue.")
+    return Words(known.severity, f"XID {number}", known.meaning, known.action)

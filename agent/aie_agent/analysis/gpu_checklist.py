@@ -10,7 +10,7 @@ from aie_agent.analysis.links import Link, width_problem
 from aie_agent.sources.cuda_runtime import CudaLibraries
 from aie_agent.sources.memory_channels import Channels
 from aie_agent.sources.nvml.facts import LEVELS, GpuFacts, Pair
-from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER, describe
+from aie_telemetry.xids import BY_NUMBER, describe
 
 _FAR: Final = 50
 _LIMIT_SLACK: Final = 0.99

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from aie_agent.analysis.window import rate
 from aie_agent.samples import Tags
 from aie_agent.series import Series
-from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER
 from aie_agent.store import Store
 from aie_telemetry.catalogue import Kind
 from aie_telemetry.exposition import header, label_text, number
+from aie_telemetry.xids import BY_NUMBER
 
 _MIB: Final = 1 << 20
 _RATE_WINDOW_S: Final = 10.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aie_agent.sources.kernel_log import Record, parse
 from aie_agent.sources.nvml.bus_id import bus_id, sysfs_name
 from aie_agent.sources.nvml.xid import MATCH_WITHIN_S, MAX_GPUS, MAX_NUMBERS_OF_A_GPU, XidCounter, XidReport, from_kernel_log
-from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER, COMMON, XIDS, describe
+from aie_telemetry.xids import BY_NUMBER, COMMON, XIDS, describe
 
 BUS = "0000:3b:00"
 

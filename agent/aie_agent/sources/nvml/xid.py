@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from aie_agent.samples import Point
 from aie_agent.sources.kernel_log import Record
 from aie_agent.sources.nvml.bus_id import bus_id
-from aie_agent.sources.nvml.xid_catalogue import COMMON
 from aie_telemetry.catalogue import Kind
+from aie_telemetry.xids import COMMON
 
 MATCH_WITHIN_S: Final = 10.0
 """A report of one source and one of the other within this time are the same error. The log is read once a second, and NVML may keep

@@ -12,10 +12,10 @@ from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog
 from aie_agent.sources.nvml import xid_events
 from aie_agent.sources.nvml.door import Device, Door
 from aie_agent.sources.nvml.xid import XidCounter, XidReport, from_kernel_log
-from aie_agent.sources.nvml.xid_catalogue import BY_NUMBER, describe
 from aie_agent.sources.nvml.xid_events import XidEvents
 from aie_telemetry.api import Event
 from aie_telemetry.catalogue import Kind
+from aie_telemetry.xids import BY_NUMBER, describe
 
 log = logging.getLogger(__name__)
 
