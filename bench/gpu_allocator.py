@@ -45,6 +45,7 @@ def allocator(context: Context) -> None:
         before, there = hand.nvml.used_bytes(hand.gpu), hand.nvml.processes(hand.gpu)
         hand.driver.enter()
         own = _own_pid(set(there), hand)
+        bare = _bare_context(hand, own, before)
         torch = context.torch_on_cuda()
         steps = _Steps(torch, hand, own)
         steps.note("context")
@@ -55,7 +56,8 @@ def allocator(context: Context) -> None:
     report.fact("others_on_gpu", len(there))
     report.fact("device_used_before_context_bytes", before)
     found = steps.found
-    report.fact("context_bytes", found["context"].physical - (before if own is None else 0))
+    report.fact("bare_context_bytes", bare)
+    report.fact("context_with_torch_bytes", found["context"].physical - (before if own is None else 0))
     report.fact("steps", {name: {**reading._asdict(), "gap": reading.gap} for name, reading in found.items()})
     report.fact("torch_cuda_alloc_conf", os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))
     _judge(context, found)
@@ -83,6 +85,11 @@ def _own_pid(before: set[int], hand: AtHand) -> int | None:
     came = now.keys() - before
     pid = os.getpid() if os.getpid() in came else came.pop() if len(came) == 1 else None
     return pid if pid is not None and now[pid] is not None else None
+
+
+def _bare_context(hand: AtHand, own: int | None, before: int) -> int | None:
+    """What a context takes before anything is done in it."""
+    return hand.nvml.used_bytes(hand.gpu) - before if own is None else hand.nvml.processes(hand.gpu).get(own)
 
 
 def _work(torch: Any, steps: _Steps, driver: Driver) -> None:

@@ -212,4 +212,6 @@ def _cannot_run(reason: str) -> NoReturn:
 
 
 if __name__ == "__main__":
+    # Whoever ends this script ends its section too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import os
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpu_driver import Driver
-from gpu_nvml import AtHand, Nvml, at_hand, name_of
+from gpu_nobody import as_nobody
+from gpu_nvml import AtHand, at_hand, name_of
 from gpu_report import Context
 
 _METRICS: Final = {1: "graphics", 2: "sm", 10: "dram", 20: "pcie_tx", 21: "pcie_rx"}
@@ -19,7 +17,6 @@ _INTERVALS_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 _RELIED_ON_MS: Final = 100
 """What the agent takes for the least interval."""
 _ROUNDS: Final = 3
-_NOBODY: Final = 65534
 # The largest number of metrics that a driver of now may write; the struct ends where ours says how many there are.
 _ROOM: Final = 512
 
@@ -56,7 +53,7 @@ class _Request(ctypes.Structure):
 def gpm(context: Context) -> None:
     """On a device that works, so that 0 is no answer."""
     report = context.report
-    report.fact("as_nobody", _as_nobody(context))  # first: a fork after CUDA is in use is of no use
+    report.fact("as_nobody", as_nobody(context, lambda hand: _between(hand, _RELIED_ON_MS / 1e3)))
     with at_hand(context) as hand:
         support = _Support(version=1)
         code = hand.nvml.ask("nvmlGpmQueryDeviceSupport", hand.gpu, ctypes.byref(support))
@@ -69,7 +66,7 @@ def gpm(context: Context) -> None:
     report.fact("by_interval_ms", found)
     for interval, readings in found.items():
         if interval >= _RELIED_ON_MS:
-            text = "; ".join(json.dumps(reading) for reading in readings)
+            text = "; ".join(", ".join(f"{name} {value}" for name, value in reading.items()) for reading in readings)
             report.check(f"GPM has values after {interval} ms", all(map(is_plausible, readings)), text)
     usable = [interval for interval, readings in found.items() if all(map(is_plausible, readings))]
     report.fact("least_usable_interval_ms", min(usable, default=None))
@@ -105,36 +102,3 @@ def _between(hand: AtHand, interval_s: float) -> dict[str, float | str]:
         name: float(round(row.value, 2)) if row.code == 0 else name_of(row.code)
         for name, row in zip(_METRICS.values(), rows, strict=True)
     }
-
-
-def _as_nobody(context: Context) -> Any:
-    """The same of a process without privilege: a reading, or why there is none."""
-    if os.getuid() != 0:
-        return "this process itself has no privilege"
-    if not context.is_cuda:
-        return "not tried: the simulated library asks for none"
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _tell_and_end(context, writing)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(said) if said else "its process died"
-
-
-def _tell_and_end(context: Context, writing: int) -> None:
-    """In the forked process: CUDA tells which device it is before privilege is given up, NVML is asked after."""
-    try:
-        uuids = Driver(context.device_index).uuids
-        os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-        nvml = Nvml()
-        said: Any = _between(AtHand(nvml, nvml.by_uuid(uuids), None), 0.2)
-    except Exception as error:  # noqa: BLE001 - it is the answer
-        said = f"{type(error).__name__}: {error}"
-    os.write(writing, json.dumps(said).encode())
-    os._exit(0)

@@ -87,7 +87,6 @@ class _RandomWeights:
 def _peer_of(config: ModelConfig, weights: _RandomWeights, device: torch.device) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    made: Any = LlamaForCausalLM
     words = LlamaConfig(
         hidden_size=config.hidden,
         num_hidden_layers=config.layers,
@@ -99,8 +98,14 @@ def _peer_of(config: ModelConfig, weights: _RandomWeights, device: torch.device)
         rms_norm_eps=config.norm_eps,
         tie_word_embeddings=config.tied_head,
     )
-    with device:
-        model = made._from_config(words, dtype=torch.bfloat16)
+    # By default rather than by `to`, which would round the frequencies of RoPE as well.
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with device:
+            model: Any = LlamaForCausalLM(words)
+    finally:
+        torch.set_default_dtype(usual)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights.read(name, tuple(parameter.shape)))

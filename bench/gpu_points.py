@@ -8,6 +8,7 @@ import time
 from typing import Any, Final
 
 from gpu_driver import Driver
+from gpu_nobody import as_nobody
 from gpu_nvml import VALUE_TYPES, AtHand, Field, MemoryV1, MemoryV2, Nvml, at_hand, name_of
 from gpu_report import Context
 
@@ -135,20 +136,30 @@ def _difference(then: Field, now: Field) -> int:
 
 
 def events(context: Context) -> None:
-    """Point 4: which kinds of events this GPU has, and whether this user may wait for XIDs."""
+    """Point 4: which kinds of events this GPU has, and who may wait for XIDs."""
     report = context.report
+    report.fact("register_xid_as_nobody", as_nobody(context, lambda hand: name_of(_register(hand, _event_set(hand)))))
     with at_hand(context) as hand:
-        mask, wanted = ctypes.c_uint64(), ctypes.c_void_p()
+        mask = ctypes.c_uint64()
         code = hand.nvml.ask("nvmlDeviceGetSupportedEventTypes", hand.gpu, ctypes.byref(mask))
         report.fact("supported_code", name_of(code))
         report.fact("supported", _names(mask.value))
-        hand.nvml.need("nvmlEventSetCreate", ctypes.byref(wanted))
-        registered = hand.nvml.ask("nvmlDeviceRegisterEvents", hand.gpu, ctypes.c_uint64(_XID), wanted)
-        report.fact("register_xid", name_of(registered))
+        wanted = _event_set(hand)
+        registered = _register(hand, wanted)
         report.check("XIDs can be waited for", registered == 0, f"nvmlDeviceRegisterEvents gives {name_of(registered)}")
         if context.provoke_xid:
             _provoke(context, hand.nvml, wanted)
         hand.nvml.ask("nvmlEventSetFree", wanted)
+
+
+def _event_set(hand: AtHand) -> ctypes.c_void_p:
+    wanted = ctypes.c_void_p()
+    hand.nvml.need("nvmlEventSetCreate", ctypes.byref(wanted))
+    return wanted
+
+
+def _register(hand: AtHand, wanted: ctypes.c_void_p) -> int:
+    return hand.nvml.ask("nvmlDeviceRegisterEvents", hand.gpu, ctypes.c_uint64(_XID), wanted)
 
 
 def _names(mask: int) -> list[str]:

@@ -40,7 +40,19 @@ def host(tmp_path: Path, probes: ModuleType) -> dict[str, str]:
     (tmp_path / "probed.inc").write_text("".join(f"PROBED({name})\n" for name in probes.SYMBOLS if name not in written))
     library = tmp_path / "libcuda.so.1"
     compiler = simulate.build.compiler()
-    command = [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", "-o", library, SOURCE, "-ldl"]
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{tmp_path}",
+        "-o",
+        str(library),
+        str(SOURCE),
+        "-ldl",
+    ]
     subprocess.run([*command, "-Wl,-soname,libcuda.so.1"], check=True, timeout=60)
     environment = simulate.environment(tmp_path / "state")
     paths = f"{tmp_path}:{environment['LD_LIBRARY_PATH']}"
@@ -49,7 +61,7 @@ def host(tmp_path: Path, probes: ModuleType) -> dict[str, str]:
 
 
 def gpu_check(environment: dict[str, str], *only: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, BENCH / "gpu_check.py", "--small", "--only", *only]
+    command = [sys.executable, str(BENCH / "gpu_check.py"), "--small", "--only", *only]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode in (0, 1), done.stderr
     sections: dict[str, Any] = json.loads(done.stdout)["sections"]
@@ -103,8 +115,18 @@ def test_nvml_is_asked_about_cudas_device_while_it_works(host: dict[str, str]) -
     assert "needs a torch that sees this device" in sections["allocator"]["reason"]
 
 
+def test_an_xid_is_provoked_only_on_request(host: dict[str, str]) -> None:
+    """The stand-in's kernel does not fault, so no event comes, which is told."""
+    code, sections = gpu_check(host, "nvml_events", "--provoke-xid")
+    assert code == 1
+    facts = sections["nvml_events"]["facts"]
+    assert facts["fault"] == "no fault"
+    assert facts["event_after_fault"]["code"] == "timeout"
+    assert held(sections["nvml_events"]) == {"XIDs can be waited for": True, "an XID comes as an event": False}
+
+
 def test_a_device_that_is_not_there_is_one_line(host: dict[str, str]) -> None:
-    command = [sys.executable, BENCH / "gpu_check.py", "--device", "cuda:3"]
+    command = [sys.executable, str(BENCH / "gpu_check.py"), "--device", "cuda:3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=host)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "gpu_check: no CUDA device cuda:3 here: there are 1\n"
