@@ -119,7 +119,12 @@ def lack(context):
 def defect(context):
     import aie_no_such_module
 
+def lost(context):
+    from gpu_report import NoCudaError
+    raise NoCudaError("cuInit gives CUDA_ERROR_UNKNOWN")
+
 def wrong(context):
+    context.report.fact("no_number", float("nan"))
     context.report.check("this", True, "holds")
     context.report.check("that", False, "1 is not 2")
     print("a library's own words")
@@ -140,7 +145,7 @@ def run(check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def test_one_that_hangs_ends_at_its_deadline_and_what_it_found_is_kept(run: Any) -> None:
-    result = run("hang", 5.0)
+    result = run("hang", 10.0)
     assert result["state"] == "timed_out"
     assert result["took_s"] < 60
     assert result["facts"]["before_s"] == 1
@@ -175,13 +180,14 @@ def test_a_check_that_does_not_hold_makes_the_section_wrong(run: Any) -> None:
     result = run("wrong")
     assert result["state"] == "wrong"
     assert [found["holds"] for found in result["checks"]] == [True, False]
+    assert result["facts"] == {"no_number": "NaN"}
 
 
 def test_a_wrong_section_is_exit_code_1_and_the_others_go_on(
     check: ModuleType, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    names = ("hang", "wrong", "lack")
-    sections = [check.Section(name, f"sections_of_a_test:{name}", 5.0) for name in names]
+    names = ("hang", "wrong", "lack", "lost")
+    sections = [check.Section(name, f"sections_of_a_test:{name}", 3.0 if name == "hang" else 60.0) for name in names]
     monkeypatch.setattr(check, "SECTIONS", tuple(sections))
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--device", "cpu"])
     assert check.main() == 1
@@ -190,8 +196,9 @@ def test_a_wrong_section_is_exit_code_1_and_the_others_go_on(
         "hang": "timed_out",
         "wrong": "wrong",
         "lack": "not_run",
+        "lost": "failed",
     }
-    assert (report["verdict"], report["wrong"], report["not_run"]) == ("wrong", ["hang", "wrong"], ["lack"])
+    assert (report["verdict"], report["wrong"], report["not_run"]) == ("wrong", ["hang", "wrong", "lost"], ["lack"])
 
 
 def test_all_deadlines_together_are_within_five_minutes(check: ModuleType) -> None:
