@@ -150,7 +150,8 @@ def test_one_that_hangs_ends_at_its_deadline_and_what_it_found_is_kept(run: Any)
     assert result["took_s"] < 60
     assert result["facts"]["before_s"] == 1
     assert [found["check"] for found in result["checks"]] == ["that"]
-    assert is_gone(result["facts"]["child"])
+    while not is_gone(result["facts"]["child"]):  # it was killed too; the test's own limit ends what would not end
+        time.sleep(0.01)
 
 
 def is_gone(pid: int) -> bool:
