@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -40,8 +41,8 @@ class Mode:
 def mode_of(picture: str | None) -> Mode:
     """A picture where one is asked for; else live on a terminal, and a report without one or with HEADLESS=1."""
     if picture is not None:
-        # Longer than the window, so that the rush of the measurement before it is not in the picture.
-        return Mode(("--export-svg", picture, "--size", "110x30"), 75.0)
+        # Longer than the window and the histories, so that both are full.
+        return Mode(("--export-svg", picture, "--size", "110x30"), 65.0)
     if os.environ.get("HEADLESS", "") not in ("", "0") or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Mode(("--once",), HEADLESS_SECONDS)
     return Mode()
@@ -111,28 +112,39 @@ def text_of(log: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def stack(directory: Path, gpus: Gpus | None) -> AsyncIterator[tuple[subprocess.Popen[bytes], str, str]]:
-    """The engine and the agent beside it; gives the engine's process and both URLs."""
-    socket = directory / "statsd.sock"
-    environment = {"AIE_STATSD": f"unix://{socket}"}
-    engine_log, agent_log = directory / "engine.log", directory / "agent.log"
-    engine_arguments = ("serve", "--model", "smollm2", "--name", ENGINE_NAME, "--port", "0")
-    with program("aie-engine", *engine_arguments, log=engine_log, environment=environment) as engine:
+async def engine_of(directory: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
+    """The engine with its model loaded; gives its process and its URL."""
+    log = directory / "engine.log"
+    arguments = ("serve", "--model", "smollm2", "--name", ENGINE_NAME, "--port", "0")
+    with program("aie-engine", *arguments, log=log, environment={"AIE_STATSD": f"unix://{directory}/statsd.sock"}) as engine:
         say("loading SmolLM2-135M-Instruct")
-        engine_url = await url_announced("aie-engine", engine, engine_log)
-        await ready(engine_url, engine, engine_log)
-        config = directory / "agent.toml"
-        config.write_text(
-            f'[api]\nlisten = "127.0.0.1:0"\n\n[statsd]\nunix = "{socket}"\nudp = "off"\n\n'
-            + (f"[gpu]\nexpected = {gpus.number}\n\n" if gpus is not None else "")
-            + f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{engine_url}/metrics"\n'
-        )
-        seen = gpus.environment if gpus is not None else {}
-        with program("aie-agent", "run", "--config", str(config), log=agent_log, environment=seen) as agent:
-            agent_url = await url_announced("aie-agent", agent, agent_log)
-            say(f"engine at {engine_url}, agent at {agent_url}")
-            report_what_is_not_visible(config, seen)
-            yield engine, engine_url, agent_url
+        engine_url = await url_announced("aie-engine", engine, log)
+        await ready(engine_url, engine, log)
+        yield engine, engine_url
+
+
+@contextlib.asynccontextmanager
+async def agent_beside(engine_url: str, directory: Path, gpus: Gpus | None) -> AsyncIterator[tuple[str, list[str]]]:
+    """The agent; gives its URL, and the command that checks what it sees."""
+    config, log = directory / "agent.toml", directory / "agent.log"
+    config.write_text(
+        f'[api]\nlisten = "127.0.0.1:0"\n\n[statsd]\nunix = "{directory}/statsd.sock"\nudp = "off"\n\n'
+        + (f"[gpu]\nexpected = {gpus.number}\n\n" if gpus is not None else "")
+        + f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{engine_url}/metrics"\n'
+    )
+    seen = gpus.environment if gpus is not None else {}
+    with program("aie-agent", "run", "--config", str(config), log=log, environment=seen) as agent:
+        agent_url = await url_announced("aie-agent", agent, log)
+        say(f"engine at {engine_url}, agent at {agent_url}")
+        command = check_command(config, agent_url, seen)
+        report_what_is_not_visible(command)
+        yield agent_url, command
+
+
+def check_command(config: Path, agent_url: str, environment: dict[str, str]) -> list[str]:
+    """`aie-agent check`, of which advice speaks, for the agent of the demo: where it listens is not in its configuration."""
+    variables = ["env", *(f"{name}={value}" for name, value in environment.items())] if environment else []
+    return [*variables, str(BIN / "aie-agent"), "check", "--config", str(config), "--listen", agent_url.removeprefix("http://")]
 
 
 def not_seen(lines: list[str]) -> list[str]:
@@ -147,11 +159,9 @@ def not_seen(lines: list[str]) -> list[str]:
     return kept
 
 
-def report_what_is_not_visible(config: Path, environment: dict[str, str]) -> None:
+def report_what_is_not_visible(command: list[str]) -> None:
     """The lines of `aie-agent check` that say "not seen"."""
-    check = subprocess.run(
-        [BIN / "aie-agent", "check", "--config", config], capture_output=True, text=True, check=False, env=os.environ | environment
-    )
+    check = subprocess.run(command, capture_output=True, text=True, check=False)
     hidden = not_seen(check.stdout.splitlines())
     if hidden:
         print("\n".join(["demo: not visible here, which the demo does without:", *(f"  {line}" for line in hidden)]), flush=True)
@@ -203,33 +213,40 @@ async def watch(agent_url: str, mode: Mode) -> int:
 
 
 async def demo(directory: Path, mode: Mode, gpus: Gpus | None) -> int:
-    """The whole demo; returns the exit status."""
-    async with stack(directory, gpus) as (engine, engine_url, agent_url), Traffic(engine_url, ENGINE_NAME) as traffic:
-        say("measuring what the engine takes on this machine")
+    """The whole demo; returns the exit status.
+
+    The agent comes after the measurement: its rush would stand in every figure of the first minute.
+    """
+    async with engine_of(directory) as (engine, engine_url), Traffic(engine_url, ENGINE_NAME) as traffic:
+        say("measuring what the engine takes on this machine, for about half a minute")
         capacity = await traffic.measure_capacity()
         rate = SHARE_OF_CAPACITY * capacity
-        say(f"it takes {capacity:.2f} requests/s of the mix; sending {rate:.2f}/s (85 % short, 12 % middle, 3 % long prompts)")
-        sending = asyncio.create_task(traffic.run(rate))
-        status = await show(agent_url, mode, gpus)
-        sending.cancel()
+        measured = traffic.outcomes["200"]
+        async with agent_beside(engine_url, directory, gpus) as (agent_url, check):
+            say(f"it takes {capacity:.2f} requests/s of the mix; sending {rate:.2f}/s (85 % short, 12 % middle, 3 % long prompts)")
+            say(f"while it runs, this says what the agent sees and does not see: {shlex.join(check)}")
+            sending = asyncio.create_task(traffic.run(rate))
+            status = await show(agent_url, mode, gpus)
+            sending.cancel()
         failed = {outcome: count for outcome, count in traffic.outcomes.items() if outcome != "200"}
-        say(f"{traffic.outcomes['200']} requests answered" + (f", others: {failed}" if failed else ""))
+        answered = traffic.outcomes["200"] - measured
+        say(f"{answered} requests answered after the measurement" + (f", others: {failed}" if failed else ""))
         if engine.poll() is not None:
             say(f"the engine ended by itself, with status {engine.returncode}")
-        return 1 if failed or not traffic.outcomes["200"] else status
+        return 1 if failed or not answered else status
 
 
 @contextlib.contextmanager
 def simulated_gpus(wanted: str | None, directory: Path) -> Iterator[Gpus | None]:
     """As many as asked for, or none. Raises DemoError when there can be none."""
-    if not wanted:
+    if not wanted or wanted == "0":
         yield None
         return
     with contextlib.ExitStack() as stack:
         try:
             gpus = stack.enter_context(simulated(SimulatedGpus.parse(wanted), directory))
         except (BuildError, ValueError) as error:
-            raise DemoError(f"--gpus {wanted}: {error}") from error
+            raise DemoError(f"GPUS={wanted}: {error}") from error
         say(f"{gpus.number} simulated GPUs: every number about them is made up; the engine runs on the CPU")
         yield gpus
 
@@ -238,14 +255,17 @@ def main() -> int:
     """Exit status 0 when all went well, 1 when something did not work, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--picture", metavar="FILE", help="write a picture (SVG) of aie-top after a minute of traffic, and end")
-    parser.add_argument("--gpus", metavar="N[:PRODUCT]", help="simulate so many GPUs (needs a C compiler), such as 8 or 8:H100")
+    about_gpus = "GPUS=... of `make demo`: simulate so many GPUs (needs a C compiler), such as 8 or 8:H100; 0: none"
+    parser.add_argument("--gpus", metavar="N[:PRODUCT]", help=about_gpus)
     arguments = parser.parse_args()
     mode = mode_of(arguments.picture)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     directory = Path(tempfile.mkdtemp(prefix="aie-demo-"))
+    started = False
     try:
         with simulated_gpus(arguments.gpus, directory) as gpus:
+            started = True
             return asyncio.run(demo(directory, mode, gpus))
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -254,7 +274,8 @@ def main() -> int:
         return 130
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        say("everything that it started is stopped")
+        if started:
+            say("everything that it started is stopped")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.__main__ import simulated_gpus
 from tests.e2e.programs import eventually
 
 pytestmark = pytest.mark.model
@@ -49,6 +51,17 @@ def test_headless_demo(tmp_path: Path) -> None:
     text = output.read_text()
     assert status == 0, text
     assert "smollm2" in text
+    # The rush of the measurement stands in no figure: the agent comes after it, and its requests are not counted.
+    assert text.index("demo: measuring") < text.index("agent at http") < text.index(" s of traffic") < text.index("WHAT IS WRONG")
+    sent_per_s, traffic_s, answered = (
+        float(re.search(words, text)[1])
+        for words in (r"sending ([\d.]+)/s", r"(\d+) s of traffic", r"demo: (\d+) requests answered")
+    )
+    most = sent_per_s * (traffic_s + 10)
+    assert 0 < answered < most + 5 * most**0.5
+    check = re.search(r"aie-agent check --config (\S+) --listen (\S+)", text)
+    assert check is not None
+    assert check[2] == re.search(r"agent at http://(\S+)", text)[1]
     assert "everything that it started is stopped" in text
     assert processes_of("demo-to-the-end") == []
 
@@ -59,3 +72,17 @@ def test_interrupted_demo_stops_what_it_started(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, output.read_text()
     assert processes_of("demo-interrupted") == []
+
+
+@pytest.mark.parametrize("gpus", ["99", "x", "2:Z9"])
+def test_a_wrong_number_of_gpus_is_one_line_in_the_words_of_the_makefile(gpus: str) -> None:
+    told = subprocess.run([sys.executable, "-m", "demo", "--gpus", gpus], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert told.stderr.startswith(f"demo: GPUS={gpus}: ")
+    assert told.stdout == ""
+
+
+def test_no_gpus_are_none(tmp_path: Path) -> None:
+    with simulated_gpus("0", tmp_path) as gpus:
+        assert gpus is None
+    assert list(tmp_path.iterdir()) == []
