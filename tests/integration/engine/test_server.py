@@ -138,7 +138,7 @@ def test_models(engine: FakeEngine) -> None:
         ("POST", CHAT, b"{", 400, None, None),
         ("POST", CHAT, b"\xff", 400, None, None),
         ("POST", CHAT, chat(max_tokens=4000), 400, "messages", "context_length_exceeded"),
-        ("POST", CHAT, chat(max_tokens=10**30), 400, "messages", "context_length_exceeded"),
+        ("POST", CHAT, chat(max_tokens=10**30), 400, "max_tokens", None),
         ("POST", TEXT, text("x" * 4000, max_tokens=None), 400, "prompt", "context_length_exceeded"),
         ("POST", TEXT, text(""), 400, "prompt", None),
         ("POST", TEXT, text([257]), 400, "prompt", None),
