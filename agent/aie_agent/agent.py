@@ -28,11 +28,13 @@ from aie_agent.samples import Batch
 from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
+from aie_agent.sources.lineage import Lineage
 from aie_agent.sources.nvml import build as nvml
 from aie_agent.sources.process import ProcessSource
 from aie_agent.sources.procfs import Procfs
 from aie_agent.sources.selfmetrics import SelfSource
 from aie_agent.sources.statsd import StatsdSource
+from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_agent.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,10 @@ DISTRIBUTION = "aie-observability"
 _ORIGINS = {ConfiguredEngines.name: Origin.CONFIG}
 
 
+def _without_scan(_: int) -> None:
+    """Nobody looks for engines: processes that announce one name are one engine."""
+
+
 class Agent:
     """One agent, built from a configuration."""
 
@@ -53,7 +59,8 @@ class Agent:
         self._clock = clock or SteadyClock()
         self._watch = Watchfulness(config.findings.hung_after / 2)
         procfs = Procfs()
-        self._engines = Engines(procfs.start_ticks, procfs.uid, frozenset({ROOT_UID, os.geteuid()}))
+        root_of = Lineage(procfs).root if config.discovery.enabled else _without_scan
+        self._engines = Engines(procfs.start_ticks, procfs.uid, frozenset({ROOT_UID, os.geteuid()}), root_of)
         for engine in config.engines:
             self._engines.configure(engine.name, home_of(engine))
         self._store = Store(
@@ -64,7 +71,8 @@ class Agent:
         )
         self._events = EventLog(self._engines.canonical)
         self._runners = Runners(self._deliver, self._clock)
-        self._statsd = StatsdSource.from_config(config.statsd)
+        self._namesakes = Namesakes(root_of)
+        self._statsd = StatsdSource.from_config(config.statsd, self._namesakes)
         self._processes = ProcessSource(self._engines, procfs, period_s=config.sources.process_period)
         for source in (self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes):
             self._runners.add(source)
@@ -127,6 +135,10 @@ class Agent:
             self._events.add(event, batch.time_s)
         if batch.found is not None:
             self._discovered.take(batch.found)
+        self._namesakes.know(self._engines.namesakes.holders(), self._engines.namesakes.own())
+        for name in self._engines.displaced:
+            self._store.interrupt_engine(self._engines.canonical(name), self._statsd.name)
+        self._engines.displaced.clear()
         self._store.refused["engine_limit"] = self._engines.refused
         self._store.apply(batch)
 

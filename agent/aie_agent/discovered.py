@@ -45,7 +45,7 @@ class Discovered:
         self._found = {}
         wanted: dict[str, str] = {}
         for each in found:
-            name = self._engines.discover(each.name, each.tgids)
+            name = self._engines.discover(each.name, each.tgids, each.place)
             if name is None:
                 continue
             self._found.setdefault(name, each)

@@ -6,6 +6,8 @@ of known engines. They are merged by tgid; the configuration wins the name, and 
 Anybody can start a process that calls itself as an engine of the configuration. So such an engine takes only processes that the
 configuration leads to (the socket of its page, its pid file), and others of the same user, of root or of the agent's user; none at
 all when its page is on another host; the first that comes where the configuration gives its name only. The rest get another name.
+
+And two engines may announce one name, if only because both took the default: see `namesakes`.
 """
 
 from __future__ import annotations
@@ -15,11 +17,17 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal
 
+from aie_agent.namesakes import Namesakes, ProcessId, other_name
+
 ROOT_UID: Final = 0
 
 
 def _of_root(_: int) -> int:
     return ROOT_UID
+
+
+def _of_none(_: int) -> None:
+    """No process belongs to a known engine."""
 
 
 class Origin(IntEnum):
@@ -28,14 +36,6 @@ class Origin(IntEnum):
     SCAN = 1
     STATSD = 2
     CONFIG = 3
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ProcessId:
-    """A process for as long as it lives: `start_ticks` is field 22 of /proc/TGID/stat, clock ticks after boot."""
-
-    tgid: int
-    start_ticks: int
 
 
 class Home(IntEnum):
@@ -64,7 +64,8 @@ class _Entry:
 
 class Engines:
     """The engines that the agent knows of. `start_ticks(tgid)` says when a live process started, `uid_of(tgid)` whose it is, or
-    None. Of `trusted_uids` any process may be an engine of the configuration.
+    None. Of `trusted_uids` any process may be an engine of the configuration. `root_of(tgid)` is the process that was started as
+    the known engine that a process belongs to, None where it belongs to none.
 
     Not thread-safe: belongs to the event-loop thread.
     """
@@ -80,12 +81,16 @@ class Engines:
         start_ticks: Callable[[int], int | None],
         uid_of: Callable[[int], int | None] = _of_root,
         trusted_uids: frozenset[int] = frozenset({ROOT_UID}),
+        root_of: Callable[[int], int | None] = _of_none,
     ) -> None:
         self._start_ticks = start_ticks
         self._uid_of = uid_of
         self._trusted_uids = trusted_uids
         self._entries: dict[str, _Entry] = {}
         self._aliases: dict[str, str] = {}
+        self.namesakes = Namesakes(start_ticks, root_of)
+        self.displaced: list[str] = []
+        """Names that went over to an older engine: what was kept under them is not of that one. For whoever keeps it to clear."""
         self.refused = 0
         """Declarations that the full table had no room for."""
 
@@ -116,10 +121,13 @@ class Engines:
         known: set[ProcessId] = set()
         if origin is Origin.CONFIG:
             known = self._absorb(name, process)
+            self.namesakes.lead(process)
         else:
+            root = self.namesakes.root(process)
+            name = name if root is None else self._claimed(name, root)
             name = self._configured_name(name, process)
             if not self._admits(name, process):
-                name = _other_name(name, process)
+                name = other_name(name, process)
             if self._has_names_enough(name, process):
                 return None
         known |= self._unscan(name, process)
@@ -133,15 +141,21 @@ class Engines:
         entry.ever_alive = True
         return name
 
-    def discover(self, name: str, tgids: Iterable[int]) -> str | None:
+    def discover(self, name: str, tgids: Iterable[int], place: str | None = None) -> str | None:
         """Notes that the scan found an engine, of these processes, that it would call `name`.
 
         Returns the name under which it is known: whoever else named one of the processes wins it, and gets the others. None as in
-        `declare`.
+        `declare`. `place` is what it would be called by where it serves, if another engine has its name.
         """
         processes = [ProcessId(tgid, ticks) for tgid in tgids if (ticks := self._start_ticks(tgid)) is not None]
         if not processes:
             return None
+        if place is not None:
+            self.namesakes.place(processes[0], place)
+            name = self._claimed(name, processes[0])
+            for before, after in self.namesakes.better_names(processes[0]):
+                self._rename(before, after)
+                name = after if name == before else name
         owner = self._owner_of(processes)
         if owner is not None:
             if name != owner and name in self._entries and self._entries[name].origin is Origin.SCAN:
@@ -154,7 +168,7 @@ class Engines:
             is_configured = known is not None and known.origin is Origin.CONFIG
             if known is not None and is_configured and (known.processes or not self._admits(name, processes[0])):
                 # Any user can start something that calls itself so: the configured engine is another one, and stays alone.
-                name = _other_name(name, processes[0])
+                name = other_name(name, processes[0])
         entry = self._entry(name, Origin.SCAN)
         if entry is None:
             return None
@@ -164,6 +178,39 @@ class Engines:
                 entry.processes.add(process)
         entry.ever_alive = True
         return name
+
+    def _claimed(self, name: str, root: ProcessId) -> str:
+        """The name of the engine of this root that announces `name`; what a younger one did under that name becomes its own."""
+        claim = self.namesakes.claim(name, root)
+        if claim.displaced is None:
+            return name if claim.own is None else claim.own
+        other, own = claim.displaced
+        entry = self._entries.get(self.canonical(name))
+        theirs = set() if entry is None else {each for each in entry.processes if self.namesakes.root(each) == other}
+        if entry is not None and theirs:
+            self._aliases.pop(own, None)
+            apart = self._entry(own, Origin.STATSD)
+            entry.processes -= theirs
+            self.displaced.append(name)
+            if apart is not None:
+                apart.processes |= theirs
+                apart.ever_alive = True
+        return name
+
+    def _rename(self, before: str, after: str) -> None:
+        """Another name for an engine that is known by its pid, unless a living one has that."""
+        entry, there = self._entries.get(before), self._entries.get(after)
+        if entry is None or (there is not None and (there.processes - entry.processes or there.origin is Origin.CONFIG)):
+            return
+        del self._entries[before]
+        self._entries[after] = entry
+        self._aliases.pop(after, None)
+        self._alias(before, after)
+        self.namesakes.rename(before, after)
+
+    def note(self, name: str) -> str | None:
+        """Why an engine does not go by the name that it announces; None where it does."""
+        return self.namesakes.note([name, *(alias for alias, owner in self._aliases.items() if owner == name)])
 
     def _admits(self, name: str, process: ProcessId) -> bool:
         """Whether a process that the scan found, or that announced itself, may be one of engine `name`."""
@@ -281,6 +328,7 @@ class Engines:
         forgotten after an hour, or after five minutes of silence if no process of it was ever seen: names cannot fill the table.
         """
         went_down = []
+        self.namesakes.prune()
         for name, entry in list(self._entries.items()):
             entry.processes = {p for p in entry.processes if self._start_ticks(p.tgid) == p.start_ticks}
             if entry.declared or entry.declared_s is None:
@@ -321,7 +369,3 @@ class Engines:
         """When the last process of an engine was found to be gone, in the time of `prune`; None while it is not down."""
         entry = self._entries.get(name)
         return entry.down_since_s if entry else None
-
-
-def _other_name(name: str, process: ProcessId) -> str:
-    return f"{name[:50]}-pid{process.tgid}"

@@ -318,6 +318,12 @@ class Store:
             if series.name.startswith("aie_engine_") and ("engine", engine) in series.tags and series.name != "aie_engine_up":
                 series.valid_until_s = 0.0
 
+    def interrupt_engine(self, engine: str, source: str) -> None:
+        """What a source said of an engine was of another one: nothing of it is current, and what comes does not continue it."""
+        for series in self._series.values():
+            if series.source == source and ("engine", engine) in series.tags:
+                series.interrupt()
+
     def retire(self, name: str, now_s: float) -> None:
         """Series of a metric that have no value of `now_s` are not current any more."""
         for series in self._by_name.get(name, {}).values():

@@ -76,6 +76,7 @@ class EngineRows:
             metrics_from=self._origins(name, now_s),
             processes=tuple(_process(row) for row in self._processes.rows(name)),
             page_reason=self._page_reason(name, found),
+            running_at_end=self._running_at_end(name),
             note=self._note(name, found),
             **self._descriptions(name, found, now_s),
             **self._requests(name, now_s, start_s),
@@ -146,7 +147,7 @@ class EngineRows:
         if self._engines.state(name) == "unknown":
             return "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
         page = found.note if found else None
-        return "; ".join(filter(None, (self._processes.note(name), page, self._gpu_note(name)))) or None
+        return "; ".join(filter(None, (self._engines.note(name), self._processes.note(name), page, self._gpu_note(name)))) or None
 
     def _page_reason(self, name: str, found: Found | None) -> str | None:
         """Why the page of a live engine cannot be read."""
@@ -154,6 +155,12 @@ class EngineRows:
         if health is None or health.reason is None or self._engines.state(name) == "down":
             return None
         return "; ".join(filter(None, (health.reason, found.hint if found else None)))
+
+    def _running_at_end(self, name: str) -> float | None:
+        """What ran when an engine that is down was last heard, as the source that heard it last tells it."""
+        known = self._store.scalars(_RUNNING, engine=name) if self._engines.state(name) == "down" else []
+        newest = max(known, key=lambda series: series.last_time_s, default=None)
+        return sum(series.value for series in known if series.source == newest.source) if newest is not None else None
 
     def _origins(self, name: str, now_s: float) -> tuple[str, ...]:
         """From where this engine's own numbers come at present."""

@@ -199,7 +199,8 @@ class Scanner:
         url, note = page_of(root, endpoint, container)
         flag = root.known.page_flag
         hint = f"it was started without {flag}" if flag and flag not in root.argv else None
-        return Found(_name(root, endpoint, container), root.known.kind, tuple(members), url, container, note, hint)
+        place = _place(root, endpoint, container)
+        return Found(_given_name(root) or place, root.known.kind, tuple(members), url, container, note, hint, place)
 
 
 def in_turn(found: Mapping[int, Sequence[Found]], first: Set[int], most: int) -> tuple[list[Found], Counter[int]]:
@@ -274,11 +275,15 @@ def page_of(root: Process, endpoint: Endpoint, container: str | None) -> tuple[s
     return f"http://{host}:{at.port}{known.path}", None
 
 
-def _name(root: Process, endpoint: Endpoint, container: str | None) -> str:
+def _given_name(root: Process) -> str | None:
+    """The name that its command line gives it."""
     assert root.known is not None
     given = flag_value(read_command(root.argv).arguments, (root.known.name_flag,)) if root.known.name_flag else None
-    if given is not None and is_engine_name(given):
-        return given
+    return given if given is not None and is_engine_name(given) else None
+
+
+def _place(root: Process, endpoint: Endpoint, container: str | None) -> str:
+    assert root.known is not None
     if endpoint.here:
         return f"{root.known.kind}-{endpoint.at.port}"
     return f"{root.known.kind}-{container or f'pid{root.tgid}'}"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aie_agent.identity import Engines, ProcessId
+from aie_agent.identity import Engines
+from aie_agent.namesakes import ProcessId
 from aie_agent.samples import Batch, Point, Tags
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.cgroup import Cgroups

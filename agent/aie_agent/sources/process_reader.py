@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aie_agent.identity import ProcessId
+from aie_agent.namesakes import ProcessId
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.monotonic import MonotonicSum
 from aie_agent.sources.procfs import Procfs

@@ -17,6 +17,7 @@ from aie_agent.sources.procfs import Procfs
 from aie_agent.sources.relay import Relay
 from aie_agent.sources.statsd_aggregate import Aggregator
 from aie_agent.sources.statsd_listeners import Listener, UdpListener, UnixListener
+from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_receiver import Received, Receiver
 from aie_agent.sources.statsd_senders import Introductions, NamespacePids
@@ -54,9 +55,10 @@ class StatsdSource:
         max_series: int = 5000,
         max_set_members: int = 5000,
         procfs: Procfs | None = None,
+        namesakes: Namesakes | None = None,
     ) -> None:
         """`udp` is (host, port); None switches a socket off. `max_series` bounds the series known at a time, `max_set_members`
-        the members of one set in one interval. Opens nothing yet."""
+        the members of one set in one interval. `namesakes` tells engines of one name apart. Opens nothing yet."""
         self._openers: dict[str, Callable[[], Listener]] = {}
         if unix_path is not None:
             self._openers["unix"] = lambda: UnixListener(unix_path)
@@ -64,7 +66,8 @@ class StatsdSource:
             self._openers["udp"] = lambda: UdpListener(*udp)
         self._listeners: dict[str, Listener] = {}
         self._relay = relay
-        self._receiver = Receiver(Aggregator(max_series=max_series, max_set_members=max_set_members), datadog=datadog, relay=relay)
+        aggregator = Aggregator(max_series=max_series, max_set_members=max_set_members)
+        self._receiver = Receiver(aggregator, datadog=datadog, relay=relay, namesakes=namesakes)
         self._introductions = Introductions(NamespacePids(procfs or Procfs()))
         self._overflows = 0
         self._closed_drops: Counter[str] = Counter()
@@ -74,11 +77,11 @@ class StatsdSource:
         self._closed = False
 
     @classmethod
-    def from_config(cls, section: StatsdSection) -> StatsdSource:
+    def from_config(cls, section: StatsdSection, namesakes: Namesakes | None = None) -> StatsdSource:
         """As the configuration says."""
         udp = None if section.udp.is_off else (section.udp.host, section.udp.port)
         relay = None if section.relay == OFF else Relay(section.relay)
-        return cls(section.unix.path, udp, datadog=section.datadog, relay=relay)
+        return cls(section.unix.path, udp, datadog=section.datadog, relay=relay, namesakes=namesakes)
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     SERIES_LIMIT = "series_limit", "more series than are held; silent ones make room after 5 minutes"
     SERIES_SHARE = "series_share", "one sender (a process on the Unix socket; all of UDP together) holds half of the series already"
     SET_MEMBERS = "set_members", "more members of sets than are told apart in 10 seconds"
+    NAME_TAKEN = "name_taken", "another engine of this host goes by that name; the sender's own is not known yet"
     EVENT_LIMIT = "event_limit", "more than 10 events of one engine, or 60 of all, in a minute"
     OVERFLOW = "overflow", "the sum of an interval was no finite number"
     PACKET_TRUNCATED = "packet_truncated", "a packet longer than 65536 bytes: its last line, which is cut, was left out"

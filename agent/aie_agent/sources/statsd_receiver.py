@@ -10,15 +10,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+
 from aie_agent.sources.relay import Relay
 from aie_agent.sources.statsd_aggregate import ANONYMOUS, Aggregator, Interval
 from aie_agent.sources.statsd_events import EventIntake
 from aie_agent.sources.statsd_listeners import Listener, Packet
+from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_senders import Heard, Senders
 from aie_agent.sources.statsd_series import Identity
 from aie_telemetry.api import Event
-from aie_telemetry.statsd import Parser
+from aie_telemetry.names import is_engine_name
+from aie_telemetry.statsd import Parser, Sample
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +74,7 @@ class Sums(NamedTuple):
 class Receiver:
     """Reads the listeners that it was given until it is stopped. Its methods may be called from any thread."""
 
-    def __init__(self, aggregator: Aggregator, *, datadog: bool, relay: Relay | None) -> None:
+    def __init__(self, aggregator: Aggregator, *, datadog: bool, relay: Relay | None, namesakes: Namesakes | None = None) -> None:
         self._received = Received()
         self._aggregator = aggregator
         self._heard = Heard()
@@ -78,6 +82,7 @@ class Receiver:
         self._last_sender: tuple[Identity, int | None] | None = None
         self._parser = Parser(datadog=datadog)
         self._relay = relay
+        self._namesakes = namesakes
         self._lock = _FairLock()
         self._listeners: tuple[Listener, ...] = ()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -174,11 +179,17 @@ class Receiver:
         if self._relay is not None:
             self._relay.send(packet.data, truncated=packet.truncated)
         add, sender = self._aggregator.add, packet.tgid or ANONYMOUS
+        namesakes = self._namesakes if packet.tgid is not None else None  # without the kernel's word nobody is told apart
         last = self._last_sender
         for parsed in self._parser.packet(data):
             for sample in parsed.samples:
                 received.samples += 1
-                identity = add(sample, sender)
+                own = sample if namesakes is None else namesakes.sample(sample, sender)
+                if own is None:
+                    received.refused[Reason.NAME_TAKEN] += 1
+                    self._hear(sample, packet)
+                    continue
+                identity = add(own, sender)
                 if identity is not None and (identity, packet.tgid) != last:
                     self._heard.add(identity, packet.tgid, may_claim=packet.may_claim)
                     last = (identity, packet.tgid)
@@ -186,10 +197,24 @@ class Receiver:
                 received.refused[refusal.reason] += 1
             if parsed.ignored is not None:
                 received.ignored[parsed.ignored] += 1
-            if parsed.event is not None and self._events.add(parsed.event):
-                self._heard.add(Identity(parsed.event.engine), packet.tgid, may_claim=packet.may_claim)
+            if parsed.event is not None:
+                self._take_event(parsed.event, packet, namesakes)
         # One process mostly sends for one engine, packet after packet. Without credentials the next may be somebody else.
         self._last_sender = last if packet.tgid is not None else None
+
+    def _hear(self, sample: Sample, packet: Packet) -> None:
+        """Whose samples are passed over is known all the same, so that it gets a name of its own."""
+        name = dict(sample.tags).get("engine", "")
+        if is_engine_name(name):
+            self._heard.add(Identity(name), packet.tgid, may_claim=packet.may_claim)
+
+    def _take_event(self, event: Event, packet: Packet, namesakes: Namesakes | None) -> None:
+        name = event.engine if namesakes is None else namesakes.engine(event.engine, packet.tgid or ANONYMOUS)
+        if name is None:
+            self._received.refused[Reason.NAME_TAKEN] += 1
+            self._heard.add(Identity(event.engine), packet.tgid, may_claim=packet.may_claim)
+        elif self._events.add(event if name == event.engine else msgspec.structs.replace(event, engine=name)):
+            self._heard.add(Identity(name), packet.tgid, may_claim=packet.may_claim)
 
 
 def _drain(eventfd: int) -> None:

@@ -81,7 +81,7 @@ def test_vllm_with_its_engine_core_and_workers(host: Host) -> None:
     assert host.scan() == [], "workers listen for each other"
     host.listen(10, 8000)
     (found,) = host.scan()
-    assert found == Found("vllm-8000", "vllm", (10, 11, 12, 13), "http://127.0.0.1:8000/metrics")
+    assert found == Found("vllm-8000", "vllm", (10, 11, 12, 13), "http://127.0.0.1:8000/metrics", place="vllm-8000")
 
 
 def test_a_worker_whose_parent_ended_is_known_by_its_session(host: Host) -> None:
@@ -192,7 +192,7 @@ class TestContainers:
         host.process(10, VLLM, cgroup=f"0::/system.slice/docker-{HEX}.scope\n")
         host.listen(10, 8000)
         (found,) = host.scan()
-        assert found == Found("vllm-8000", "vllm", (10,), "http://127.0.0.1:8000/metrics", "0123456789ab")
+        assert found == Found("vllm-8000", "vllm", (10,), "http://127.0.0.1:8000/metrics", "0123456789ab", place="vllm-8000")
 
     @pytest.mark.parametrize(
         "cgroup",

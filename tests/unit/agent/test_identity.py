@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aie_agent.identity import Engines, Home, Origin, ProcessId
+from aie_agent.identity import Engines, Home, Origin
+from aie_agent.namesakes import ProcessId
 
 
 class Host:

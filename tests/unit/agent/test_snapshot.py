@@ -169,6 +169,23 @@ def test_down_engine_and_source_say_since_when(world: World) -> None:
     assert (snapshot.sources[0].state, snapshot.sources[0].down_since_s) == ("down", 990.0)
 
 
+@pytest.mark.parametrize("running", [0.0, 3.0])
+def test_what_ran_at_the_end_of_an_engine_is_known_until_its_series_go(world: World, running: float) -> None:
+    world.feed("statsd", 995.0, gauge("aie_engine_requests_running", 7.0))  # the page knows better, and was heard last
+    for second in range(3):
+        world.feed("scrape:e", 1000.0 + second, gauge("aie_engine_requests_running", running))
+    assert world.engine(1002.0).running_at_end is None, "it is up"
+    world.ticks = None
+    world.engines.prune(1003.0)
+    world.store.expire_engine("e")
+    for time_s in (1003.0, 1240.0):
+        world.store.evict(time_s)
+        engine = world.engine(time_s)
+        assert (engine.running, engine.running_at_end) == (None, running)
+    world.store.evict(1400.0)
+    assert world.engine(1400.0).running_at_end is None
+
+
 def test_drops_name_what_and_why(world: World) -> None:
     for time_s, dropped in ((1000.0, 2.0), (1001.0, 5.0), (1002.0, 5.0)):
         drop = Point("aie_agent_statsd_dropped_total", Kind.COUNTER, (("reason", "bad_value"),), dropped)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aie_agent.identity import Engines, ProcessId
+from aie_agent.identity import Engines
+from aie_agent.namesakes import ProcessId
 from aie_agent.samples import Point
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.nvml.cuda_devices import GpuName, Numbering, numbering, parse_environ
