@@ -75,7 +75,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     `run_queue_threads` is how many of its threads were ready and waited for a CPU, on average; `throttled_cores` how many CPUs its
     quota took from it. `state` is "unknown" while no process of it was seen; `note` says why. `container` is the beginning of
-    its container's id. `page_reason` is why its metrics page cannot be read at present.
+    its container's id. `page_reason` is why its metrics page cannot be read at present. `running_at_end` is of an engine that is
+    down: how many requests ran when it was last heard, for as long as the agent remembers its metrics.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     generation_tokens_history: tuple[float | None, ...] = ()
     running_history: tuple[float | None, ...] = ()
     page_reason: str | None = None
+    running_at_end: float | None = None
     note: str | None = None
 
 

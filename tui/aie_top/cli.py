@@ -25,6 +25,8 @@ USAGE: Final = 2
 Parsed = TypeVar("Parsed")
 
 THEMES: Final = ("dark", "light", "ansi")
+NARROWEST: Final = 20
+WIDEST: Final = 500
 
 _EPILOG: Final = f"""\
 exit status:
@@ -33,6 +35,7 @@ exit status:
   2   the command line is wrong
 
 environment:
+  COLUMNS        width of --once; else that of the terminal, and 80 where there is none
   NO_COLOR       no colour, whatever its value
   SSL_CERT_FILE  certificates to trust for https
 
@@ -99,11 +102,12 @@ def _batch(options: argparse.Namespace, targets: Sequence[Target], view: View) -
         print("aie-top: cannot write to standard output: it is closed", file=sys.stderr)
         return NOT_WRITTEN
     from aie_top import batch
+    from aie_top.report import WIDTH
 
     if options.json:
         return batch.once_json(targets, sys.stdout) if options.once else batch.stream_json(targets, sys.stdout, options.interval)
     terminal = sys.stdout.isatty()
-    width = min(max(shutil.get_terminal_size().columns, 20), 160) if terminal else 80
+    width = min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDEST)
     colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     ascii_only = options.ascii or not _speaks_unicode()
     return batch.once(targets, view, sys.stdout, width=width, colour=colour, ascii_only=ascii_only)
@@ -150,7 +154,7 @@ def parse_interval(text: str) -> float:
 
 def _size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
-    if match is None or not (20 <= int(match[1]) <= 500 and 5 <= int(match[2]) <= 200):
+    if match is None or not (NARROWEST <= int(match[1]) <= WIDEST and 5 <= int(match[2]) <= 200):
         raise ValueError("is no size: give COLSxROWS from 20x5 to 500x200, such as 120x40")
     return int(match[1]), int(match[2])
 

@@ -13,6 +13,8 @@ from aie_top.gpu_state import Condition, conditions
 from aie_top.rows import ProblemRow
 
 _INDEX: Final = re.compile(r"(?i)gpu\D{0,2}(\d{1,3})")
+_ABOUT_GPUS: Final = re.compile(r"(?i)(simulated )?gpus?[ :]?\d")
+_RUN: Final = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?")
 # A finding about many GPUs may name each of them, and each has a line of its own here.
 _MOST_REASONS: Final = 4
 
@@ -61,6 +63,14 @@ def name_of(gpus: Sequence[Gpu]) -> str:
     word = "GPU" if len(gpus) == 1 else "GPUs"
     simulated = "simulated " if any(gpu.simulated for gpu in gpus) else ""
     return f"{simulated}{word} {fmt.numbers(gpu.index for gpu in gpus)}"
+
+
+def indices_of(subject: str) -> frozenset[int]:
+    """The GPUs that a subject names, as `name_of` or a finding writes them; none where it is about something else."""
+    if not _ABOUT_GPUS.match(subject):
+        return frozenset()
+    runs = _RUN.findall(subject)
+    return frozenset(index for first, last in runs for index in range(int(first), int(last or first) + 1))
 
 
 def _why(members: Sequence[_Member]) -> Iterator[str]:

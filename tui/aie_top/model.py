@@ -6,13 +6,15 @@ import datetime
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from aie_telemetry.api import Snapshot
 from aie_top.columns import engines as engine_columns
-from aie_top.gpu_problems import recent_xids
+from aie_top.gpu_problems import indices_of, recent_xids
 from aie_top.gpu_processes import process_rows
 from aie_top.gpu_state import conditions
-from aie_top.problems import hung_engines, problems_of
-from aie_top.rows import AgentState, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, View
+from aie_top.problems import engine_of, hung_engines, problems_of
+from aie_top.rows import AgentState, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, ProblemRow, View
 
 # The agent sends once a second. Data older than this is marked, whatever the connection says.
 STALE_AFTER_S: Final = 3.5
@@ -67,6 +69,21 @@ def arrange(frame: Frame, view: View) -> Frame:
         gpus=tuple(row for row in frame.gpus if _gpu_matches(row, view.filter)),
         gpu_processes=tuple(row for row in frame.gpu_processes if _process_matches(row, view.filter)),
     )
+
+
+def concerning(arranged: Frame, whole: Frame, words: str) -> Frame:
+    """`arranged` without the problems of engines and GPUs that the filter left out. Those of hosts and agents stay, and whatever
+    has the words in its own text."""
+    shown = {(row.host, row.engine.name) for row in arranged.engines}
+    engines = {(row.host, row.engine.name) for row in whole.engines} - shown
+    gpus = {(row.host, row.gpu.index) for row in whole.gpus} - {(row.host, row.gpu.index) for row in arranged.gpus}
+
+    def left_out(row: ProblemRow) -> bool:
+        about = indices_of(row.subject)
+        hidden = all((row.host, index) in gpus for index in about) if about else (row.host, engine_of(row.subject)) in engines
+        return hidden and not _contains((row.subject, row.summary, row.host), words)
+
+    return msgspec.structs.replace(arranged, problems=tuple(row for row in arranged.problems if not left_out(row)))
 
 
 def next_sort(current: str) -> str:

@@ -14,6 +14,16 @@ from aie_top.rows import AgentState, ProblemRow
 _RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
 
 
+OLD_NEWS_S: Final = 600.0
+"""An engine that is down for so long is down on purpose, or everybody knows."""
+REMEMBERED_S: Final = 240.0
+"""For so long the agent surely knows what ran in an engine that is gone: its `store.retention`, less a little."""
+_DOWN_ADVICE: Final = (
+    "Restart it; its own log, and the kernel's (`dmesg`), say how it ended. If it is gone for good, the agent forgets it after an"
+    " hour, one that is configured when it is taken out there."
+)
+
+
 def problems_of(states: Sequence[AgentState], stale: Mapping[str, float | None]) -> list[ProblemRow]:
     """Worst first; among equals a lost agent, since all that it said is old, then what agents found, then the rest, each with the
     newest first. `stale`: ages by agent's label."""
@@ -27,6 +37,11 @@ def problems_of(states: Sequence[AgentState], stale: Mapping[str, float | None])
 def hung_engines(snapshot: Snapshot) -> frozenset[str]:
     """The engines of which the agent says that they hang."""
     return frozenset(finding.subject for finding in snapshot.findings if finding.cause == "engine_hung")
+
+
+def engine_of(subject: str) -> str:
+    """The engine that a problem's subject names, itself or through the source that reads its page."""
+    return subject.removeprefix("scrape:")
 
 
 def _newest_first(rows: Iterable[ProblemRow]) -> list[ProblemRow]:
@@ -89,14 +104,25 @@ def _finding(finding: Finding, host: str, time_s: float) -> ProblemRow:
 
 def _engine_down(engine: Engine, host: str, time_s: float) -> ProblemRow:
     why = f": {engine.note}" if engine.note else ""
+    age_s = _age(engine.down_since_s, time_s)
+    how = "stopped while idle" if engine.running_at_end == 0 else "is down"
     return ProblemRow(
-        severity="critical",
-        summary=f"engine {engine.name} is down: it has no process left{why}",
+        severity=_down_severity(engine.running_at_end, age_s or 0.0),
+        summary=f"engine {engine.name} {how}: it has no process left{why}",
         subject=engine.name,
         host=host,
-        age_s=_age(engine.down_since_s, time_s),
-        advice="Its own log, and the kernel's (`dmesg`), say how it ended.",
+        age_s=age_s,
+        why=(f"{fmt.count(engine.running_at_end)} requests ran when it was last seen",) if engine.running_at_end else (),
+        advice=_DOWN_ADVICE,
     )
+
+
+def _down_severity(running_at_end: float | None, age_s: float) -> Severity:
+    """Critical where requests may have been lost. It only ever gets milder: what ran is forgotten before it is old news."""
+    if age_s >= OLD_NEWS_S:
+        return "info"
+    forgotten = running_at_end is None and age_s >= REMEMBERED_S
+    return "warning" if running_at_end == 0 or forgotten else "critical"
 
 
 def _unseen(engine: Engine) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from aie_top.model import arrange
+from aie_top.model import arrange, concerning
 from aie_top.rows import Frame, View
-from aie_top.text import Line, Tone, lines_to_ascii
+from aie_top.text import Line, Span, Tone, crop, line, lines_to_ascii
 from aie_top.views.chrome import header_line
 from aie_top.views.gpus import gpu_heights, gpu_lines, process_lines
 from aie_top.views.problems import heights, problem_lines
@@ -47,11 +47,18 @@ def report_lines(frame: Frame, view: View, width: int = WIDTH, *, ascii_only: bo
         )
         if rows
     ]
-    wrong = problem_lines(arranged, view, Place(width, heights(arranged, width).full))
-    lines = [header_line(arranged, view, width), *wrong]
+    told = concerning(arranged, frame, view.filter)
+    lines = [header_line(told, view, width), *_wrong(told, view, width, hidden=len(frame.problems) - len(told.problems))]
     for table in tables:
         lines += [blank, *table]
     return lines_to_ascii(lines) if ascii_only else lines
+
+
+def _wrong(told: Frame, view: View, width: int, *, hidden: int) -> list[Line]:
+    """What is wrong with what the report shows, and how much the filter leaves out: never "nothing" where there is something."""
+    lines = problem_lines(told, view, Place(width, heights(told, width).full)) if told.problems or not hidden else []
+    rest = "1 problem" if hidden == 1 else f"{hidden} problems"
+    return [*lines, crop(line(Span(f" {rest} of what the filter leaves out", "dim")), width)] if hidden else lines
 
 
 def render(lines: Sequence[Line], *, colour: bool) -> str:

@@ -41,13 +41,31 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def test_once_is_a_report_of_eighty_columns() -> None:
     with AgentApi(fake.troubled) as api:
-        result = run("--once", "--connect", api.url)
+        result = run("--once", "--connect", api.url, COLUMNS="")
     assert result.returncode == 0
     assert result.stderr == ""
     assert max(map(len, result.stdout.splitlines())) <= 80
     for words in ("WHAT IS WRONG", "2 critical", "380 MiB", "smollm2", "DOWN", "96.2%", "1.20 GiB", "gpu-07"):
         assert words in result.stdout
     assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(("columns", "width"), [("132", 132), ("40", 40), ("3", 20), ("100000", 500), ("wide", 80)])
+def test_once_is_as_wide_as_the_environment_says(columns: str, width: int) -> None:
+    with AgentApi(fake.troubled) as api:
+        result = run("--once", "--connect", api.url, COLUMNS=columns)
+    assert result.returncode == 0
+    assert max(map(len, result.stdout.splitlines())) == width
+
+
+def test_once_is_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with AgentApi(fake.troubled) as api:
+        terminal = Terminal("--once", "--connect", api.url, size=(200, 50))
+        text = terminal.read_until(b"PSI IO")
+        assert terminal.wait() == 0
+        os.close(terminal.master)
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) for row in text.decode().splitlines()) > 160
 
 
 def test_once_in_the_c_locale_is_ascii() -> None:
@@ -88,6 +106,20 @@ def test_once_sorts_and_filters() -> None:
         result = run("--once", "--connect", api.url, "--reverse")
         assert result.stdout.index("smollm2") < result.stdout.index("embedder")
         assert "embedder" not in run("--once", "--connect", api.url, "--filter", "smol").stdout
+
+
+def test_once_filters_what_is_wrong_with_engines_and_says_so() -> None:
+    with AgentApi(fake.troubled) as api:
+        smollm2 = run("--once", "--connect", api.url, "--filter", "smollm2").stdout
+        embedder = run("--once", "--connect", api.url, "--filter", "embedder").stdout
+        nobody = run("--once", "--connect", api.url, "--filter", "zzz").stdout
+    assert "380 MiB" in smollm2
+    assert "embedder" not in smollm2
+    assert "1 problem of what the filter leaves out" in smollm2
+    assert "380 MiB" not in embedder
+    assert "engine embedder is down" in embedder
+    for told in (smollm2, embedder, nobody):
+        assert "source process is down" in told, "what is wrong with the host stays"
 
 
 def test_json_once_is_what_the_agent_sent_one_line_each() -> None:
@@ -164,8 +196,8 @@ class Terminal:
             if ignore_hangup:
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-            os.environ.update(TERM="xterm-256color")
-            os.execv(COMMAND[0], [*COMMAND, *arguments])
+            # Not what the C library has: readline, which pytest loads, puts a COLUMNS there.
+            os.execve(COMMAND[0], [*COMMAND, *arguments], {**os.environ, "TERM": "xterm-256color"})
 
     def read_until(self, words: bytes) -> bytes:
         seen, end = b"", time.monotonic() + 20

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 
 import agent_api as fake
+import agent_gpus as gpus
 import msgspec
 import pytest
 
 from aie_telemetry.api import Finding, Snapshot, Source
 from aie_top.columns.engines import sort_keys
-from aie_top.model import STALE_AFTER_S, arrange, build_frame, next_sort
+from aie_top.gpu_problems import indices_of
+from aie_top.model import STALE_AFTER_S, arrange, build_frame, concerning, next_sort
 from aie_top.rows import AgentState, Frame, View
 
 LABEL = "http://gpu-07:9465"
@@ -60,6 +62,51 @@ def test_an_engine_that_is_down_is_a_problem_without_any_finding() -> None:
     llama = fake.engine("llama", state="down", down_since_s=fake.TIME_S - 30)
     (problem,) = frame(state(fake.snapshot(engines=(llama,)))).problems
     assert (problem.severity, problem.summary, problem.age_s) == ("critical", "engine llama is down: it has no process left", 30.0)
+    assert "an hour" in problem.advice
+
+
+@pytest.mark.parametrize(
+    ("running_at_end", "severities"),
+    [
+        (3.0, ["critical", "critical", "critical", "info"]),
+        (0.0, ["warning", "warning", "warning", "info"]),
+        # It was never told, or the agent does not remember it any more.
+        (None, ["critical", "critical", "warning", "info"]),
+    ],
+)
+def test_an_engine_that_is_down_is_as_bad_as_what_it_lost(running_at_end: float | None, severities: list[str]) -> None:
+    found = []
+    for age_s in (1, 239, 241, 600):
+        llama = fake.engine("llama", state="down", down_since_s=fake.TIME_S - age_s, running_at_end=running_at_end)
+        (problem,) = frame(state(fake.snapshot(engines=(llama,)))).problems
+        found.append(problem.severity)
+        assert ("stopped while idle" in problem.summary) == (running_at_end == 0)
+        assert problem.why == (("3 requests ran when it was last seen",) if running_at_end else ())
+    assert found == severities
+
+
+@pytest.mark.parametrize(
+    ("subject", "indices"),
+    [
+        ("GPU 3", {3}),
+        ("simulated GPUs 0-2, 7", {0, 1, 2, 7}),
+        ("gpu:12", {12}),
+        ("GPU-51a1a7ed", set()),
+        ("gpu-07", set()),
+        ("llama", set()),
+        ("", set()),
+    ],
+)
+def test_which_gpus_a_subject_names(subject: str, indices: set[int]) -> None:
+    assert indices_of(subject) == indices
+
+
+def test_a_report_leaves_out_what_is_wrong_with_gpus_that_the_filter_leaves_out() -> None:
+    given = frame(state(fake.snapshot(gpus=(gpus.gpu(0, up=False, reason="lost"), gpus.gpu(1, up=False, reason="hung")))))
+    assert [row.subject for row in given.problems] == ["GPU 0", "GPU 1"]
+    told = concerning(arrange(given, View(filter="hung")), given, "hung")
+    assert [row.subject for row in told.problems] == ["GPU 1"]
+    assert concerning(arrange(given, View()), given, "").problems == given.problems
 
 
 def test_the_page_of_an_engine_that_is_down_is_no_second_problem() -> None:
