@@ -12,6 +12,7 @@ from importlib.metadata import version
 from aie_agent.about import About
 from aie_agent.analysis.causes import ENGINE_CAUSES
 from aie_agent.analysis.findings import Limits, ProcessState, View, as_batch, find
+from aie_agent.analysis.history import FindingHistory, is_current
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock, Watchfulness
 from aie_agent.config import Config
@@ -70,6 +71,7 @@ class Agent:
             configured=[engine.name for engine in config.engines],
         )
         self._events = EventLog(self._engines.canonical)
+        self._history = FindingHistory()
         self._runners = Runners(self._deliver, self._clock)
         self._namesakes = Namesakes(root_of)
         self._statsd = StatsdSource.from_config(config.statsd, self._namesakes)
@@ -167,10 +169,12 @@ class Agent:
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
         findings = find(self._view(), ENGINE_CAUSES, now_s)
+        for event in self._history.update(findings, now_s):
+            self._events.add(event, now_s)
         self._store.apply(as_batch(findings, now_s))
         self._store.retire("aie_finding", now_s)
         self._store.evict(now_s)
-        events = self._events.newest(EVENTS_SHOWN)
+        events = self._events.newest(EVENTS_SHOWN, is_current)  # what holds stands among the findings
         await self._http.publish(self._snapshots.build(now_s, time.time(), findings, events))
 
     def _view(self) -> View:

@@ -1,4 +1,4 @@
-"""The events that hooks told of: the last ones, the newest first."""
+"""The events that hooks told of, and those of the agent itself (findings that came or went): the last ones, the newest first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EventLog:
         near = abs(event.time_s - now_s) <= CLOCKS_AGREE_S
         self._events.appendleft(msgspec.structs.replace(event, time_s=min(event.time_s, now_s) if near else now_s))
 
-    def newest(self, most: int = MAX_EVENTS) -> tuple[Event, ...]:
-        """The newest first. An engine that was named only later goes by that name."""
-        events = list(self._events)[:most]
+    def newest(self, most: int = MAX_EVENTS, without: Callable[[Event], bool] = lambda _: False) -> tuple[Event, ...]:
+        """The newest first, but those that are `without`. An engine that was named only later goes by that name."""
+        events = [event for event in self._events if not without(event)][:most]
         return tuple(msgspec.structs.replace(event, engine=self._canonical(event.engine)) for event in events)

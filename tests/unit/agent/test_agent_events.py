@@ -139,3 +139,13 @@ class TestLog:
         log = EventLog(lambda name: names.get(name, name))
         log.add(oom("vllm-8000"), 1000.0)
         assert log.newest()[0].engine == "chat"
+
+
+def test_nobody_may_send_the_agents_own_kind() -> None:
+    event = Event(time_s=1.0, kind="finding", engine="chat", summary="x")
+    with pytest.raises(ValueError, match="finding"):
+        encode_event(event)
+    text = json.dumps({"time_s": 1.0, "kind": "finding", "engine": "chat", "summary": "x"})
+    parsed = Parser().line(f"_e{{11,{len(text)}}}:aie.finding|{text}".encode())
+    assert parsed.event is None
+    assert parsed.refusals
