@@ -7,5 +7,6 @@ from typing import Final
 from aie_agent.analysis.findings import EngineCause
 from aie_agent.analysis.hung import engine_hung
 from aie_agent.analysis.series_refused import series_refused
+from aie_agent.analysis.stopped import engine_stopped
 
-ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (engine_hung, series_refused)
+ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (engine_hung, engine_stopped, series_refused)

@@ -89,7 +89,7 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
         since_s=min(moments),
         summary=_summary(engine, stalled, stopped),
         evidence=tuple(_evidence(stalled, silent_s, processes, limit_s, now_s)),
-        advice=_advice(processes),
+        advice=advice(processes),
         not_visible=(_NOT_SEEN,),
     )
 
@@ -288,7 +288,13 @@ _STATES: Final = {
 }
 
 
-def _advice(processes: Sequence[ProcessState]) -> str:
+def sentence(process: ProcessState) -> str:
+    """What the state of a process means, where it explains a hang."""
+    return _STATES[process.state].sentence
+
+
+def advice(processes: Sequence[ProcessState]) -> str:
+    """What to do about an engine with these processes."""
     for process in processes:
         if process.state in _STATES:
             return _STATES[process.state].advice(process.tgid)
