@@ -8,7 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aie_agent.analysis.window import quantile
+from aie_telemetry.catalogue import CATALOGUE
 from aie_top import format as fmt
+from aie_top.latency import writer
 
 WIDTHS: list[tuple[Callable[[float | None], str], int]] = [
     (fmt.rate, fmt.RATE_WIDTH),
@@ -38,6 +41,26 @@ def test_unknown_is_a_dash_and_never_zero(value: float | None, kind: tuple[Calla
 @given(st.floats(min_value=1e-300, max_value=1e15), st.sampled_from([fmt.rate, fmt.percent, fmt.duration]))
 def test_what_is_above_zero_never_reads_as_zero(value: float, write: Callable[[float | None], str]) -> None:
     assert write(value) not in ("0", "0%", "0 s", "0.00")
+
+
+@pytest.mark.parametrize(
+    ("field", "above"),
+    [
+        ("time_to_first_token", ">80 s"),
+        ("inter_token", ">8 s"),
+        ("queue", ">640 s"),
+        ("prefill", ">640 s"),
+        ("duration", ">655 s"),
+    ],
+)
+def test_a_quantile_above_the_highest_bound_says_no_more(field: str, above: str) -> None:
+    buckets = CATALOGUE[f"aie_engine_{field.replace('duration', 'request_duration')}_seconds"].buckets
+    write = writer(field)
+    assert write(quantile(buckets, [1.0, *[0.0] * (len(buckets) - 1), 99.0], 0.99)) == above
+    within = quantile(buckets, [*[0.0] * (len(buckets) - 1), 99.0, 0.0], 0.99)
+    assert write(within) == fmt.duration(within) != above
+    assert write(None) == fmt.UNKNOWN
+    assert len(above) <= fmt.DURATION_WIDTH
 
 
 @given(st.floats(min_value=1e-6, max_value=9e5))

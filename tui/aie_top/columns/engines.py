@@ -9,6 +9,7 @@ from aie_telemetry.api import Engine
 from aie_top import charts
 from aie_top import format as fmt
 from aie_top.columns.cells import FULL, NAME_MOST, Levels, bar_column, history_spans, host_column, name_spans, number_spans
+from aie_top.latency import writer
 from aie_top.rows import EngineRow
 from aie_top.table import Column
 from aie_top.text import Span, Tone, fit
@@ -122,7 +123,13 @@ ENGINE_COLUMNS: Final[tuple[Column[EngineRow], ...]] = (
         "requests that ended in an error, per second",
     ),
     _engine(
-        "ttft_p50", "TTFT P50", 8, 11, lambda e: e.time_to_first_token.p50_seconds, fmt.duration, "time to first token, median"
+        "ttft_p50",
+        "TTFT P50",
+        8,
+        11,
+        lambda e: e.time_to_first_token.p50_seconds,
+        writer("time_to_first_token"),
+        "time to first token, median",
     ),
     _engine(
         "ttft_p99",
@@ -130,15 +137,31 @@ ENGINE_COLUMNS: Final[tuple[Column[EngineRow], ...]] = (
         8,
         3,
         lambda e: e.time_to_first_token.p99_seconds,
-        fmt.duration,
+        writer("time_to_first_token"),
         "time to first token, 99th percentile",
     ),
-    _engine("itl_p50", "ITL P50", 7, 12, lambda e: e.inter_token.p50_seconds, fmt.duration, "inter-token latency, median"),
-    _engine("itl_p99", "ITL P99", 7, 7, lambda e: e.inter_token.p99_seconds, fmt.duration, "inter-token latency, 99th percentile"),
+    _engine("itl_p50", "ITL P50", 7, 12, lambda e: e.inter_token.p50_seconds, writer("inter_token"), "inter-token latency, median"),
     _engine(
-        "queue_p99", "QUEUE P99", 9, 15, lambda e: e.queue.p99_seconds, fmt.duration, "wait before the first step, 99th percentile"
+        "itl_p99",
+        "ITL P99",
+        7,
+        7,
+        lambda e: e.inter_token.p99_seconds,
+        writer("inter_token"),
+        "inter-token latency, 99th percentile",
     ),
-    _engine("duration_p99", "TOTAL P99", 9, 16, lambda e: e.duration.p99_seconds, fmt.duration, "whole request, 99th percentile"),
+    _engine(
+        "queue_p99",
+        "QUEUE P99",
+        9,
+        15,
+        lambda e: e.queue.p99_seconds,
+        writer("queue"),
+        "wait before the first step, 99th percentile",
+    ),
+    _engine(
+        "duration_p99", "TOTAL P99", 9, 16, lambda e: e.duration.p99_seconds, writer("duration"), "whole request, 99th percentile"
+    ),
     _engine("running", "RUN", fmt.COUNT_WIDTH, 10, lambda e: e.running, fmt.count, "requests running"),
     _engine("waiting", "WAIT", fmt.COUNT_WIDTH, 5, lambda e: e.waiting, fmt.count, "requests waiting"),
     bar_column("kv_bar", 13, lambda row: row.engine.kv_usage_ratio, FULL),

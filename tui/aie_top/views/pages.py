@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from aie_telemetry.api import Agent, Engine, Process, Quantiles
+from aie_telemetry.api import Agent, Engine, Process
 from aie_top import commands
 from aie_top import format as fmt
 from aie_top.columns.engines import ENGINE_COLUMNS
@@ -13,6 +13,7 @@ from aie_top.columns.gpu_processes import GPU_PROCESS_COLUMNS
 from aie_top.columns.gpus import GPU_COLUMNS
 from aie_top.columns.hosts import HOST_COLUMNS, memory_used
 from aie_top.columns.memory import MEMORY_COLUMNS
+from aie_top.latency import writer
 from aie_top.rows import EngineRow, Frame, HostRow, ProblemRow
 from aie_top.table import Column, body, choose, header
 from aie_top.text import Line, Span, Tone, crop, fit, line, wrap
@@ -175,20 +176,23 @@ def _about_engine(row: EngineRow) -> Iterable[tuple[str, str | None]]:
     yield "measured by", ", ".join(engine.metrics_from) or None
 
 
+_LATENCIES: Final = (
+    ("first token", "time_to_first_token"),
+    ("between tokens", "inter_token"),
+    ("in tokenizer", "tokenize"),
+    ("in queue", "queue"),
+    ("prefill", "prefill"),
+    ("decode", "decode"),
+    ("whole request", "duration"),
+)
+
+
 def _latencies(engine: Engine) -> list[Line]:
-    rows: tuple[tuple[str, Quantiles], ...] = (
-        ("first token", engine.time_to_first_token),
-        ("between tokens", engine.inter_token),
-        ("in tokenizer", engine.tokenize),
-        ("in queue", engine.queue),
-        ("prefill", engine.prefill),
-        ("decode", engine.decode),
-        ("whole request", engine.duration),
-    )
+    rows = [(name, field, getattr(engine, field)) for name, field in _LATENCIES]
     head = Line((Span(" "), Span(fit("LATENCY", LABEL_WIDTH), "strong"), Span(f"{'P50':>9}{'P99':>10}", "dim")), "title")
     stages = {"in tokenizer", "prefill", "decode"}  # of engines that tell of them
-    known = [(name, q) for name, q in rows if name not in stages or q.p99_seconds is not None]
-    texts = ((name, fmt.duration(q.p50_seconds), fmt.duration(q.p99_seconds)) for name, q in known)
+    known = [(name, writer(field), q) for name, field, q in rows if name not in stages or q.p99_seconds is not None]
+    texts = ((name, write(q.p50_seconds), write(q.p99_seconds)) for name, write, q in known)
     return [head, *(line("  ", Span(fit(name, LABEL_WIDTH), "dim"), Span(f"{p50:>8}  {p99:>8}")) for name, p50, p99 in texts)]
 
 
