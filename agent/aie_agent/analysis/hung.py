@@ -52,9 +52,11 @@ _QUIET_MOVES: Final = 5
 _DONE: Final = ("ok", "error")
 _STOPPED: Final = "Tt"
 _GLANCE_S: Final = 3.0
-_NOT_SEEN: Final = (
-    "what the GPU does: this version reads no GPUs, so a kernel that never ends is not told from a deadlock on the host"
-)
+_NOT_SEEN: Final = {
+    True: "which kernel a GPU runs: that GPUs are busy is seen, and one that never ends keeps them as busy as work does",
+    False: "what a GPU does: none is read here, so a kernel that never ends is not told from a deadlock on the host",
+}
+"""What cannot be seen, by whether GPUs are read."""
 
 
 class _Stalled(NamedTuple):
@@ -90,7 +92,7 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
         summary=_summary(engine, stalled, stopped),
         evidence=tuple(_evidence(stalled, silent_s, processes, limit_s, now_s)),
         advice=advice(processes),
-        not_visible=(_NOT_SEEN,),
+        not_visible=(_NOT_SEEN[view.store.current("aie_gpu_utilization_ratio", now_s) is not None],),
     )
 
 

@@ -15,7 +15,7 @@ def unaccounted(store: Store, engines: list[str], now_s: float) -> Batch:
     first time), libraries' workspaces, NCCL's buffers and captured graphs. Where the driver does not tell memory by process, the
     physical side is that of the whole GPU for a process that is alone on it, and absent otherwise (`sources/nvml/process_join.py`).
     """
-    batch = Batch("analysis", now_s)
+    batch = Batch("analysis", now_s, whole=("aie_engine_memory_unaccounted_bytes",))  # it goes with what it was made of
     for engine in engines:
         for series in store.scalars("aie_engine_memory_physical_bytes", engine=engine):
             device = dict(series.tags).get("device", "")

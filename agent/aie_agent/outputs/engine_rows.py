@@ -133,6 +133,8 @@ class EngineRows:
     def _ages(self, name: str, now_s: float, wall_s: float) -> Mapping[str, Any]:
         metrics = {"uptime_s": "aie_engine_start_time_seconds", "last_token_age_s": "aie_engine_last_token_timestamp_seconds"}
         since = {field: self._store.current(metric, now_s, engine=name) for field, metric in metrics.items()}
+        if since["uptime_s"] is None:  # nobody says when it began: its first process did no later
+            since["uptime_s"] = min((row.start_time_s for row in self._processes.rows(name)), default=None)
         return {field: None if then_s is None else max(wall_s - then_s, 0.0) for field, then_s in since.items()}
 
     def _histories(self, name: str, now_s: float) -> Mapping[str, Any]:

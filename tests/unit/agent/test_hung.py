@@ -76,6 +76,19 @@ def test_requests_run_and_nothing_moves() -> None:
     assert {evidence.metric for evidence in finding.evidence} <= CATALOGUE.keys()
 
 
+@pytest.mark.parametrize("reads_gpus", [False, True])
+def test_what_is_not_seen_depends_on_whether_gpus_are_read(reads_gpus: bool) -> None:
+    world = World()
+    busy(world, 0, 70)
+    if reads_gpus:
+        gpu = Point("aie_gpu_utilization_ratio", Kind.GAUGE, (("gpu", "0"), ("uuid", "u")), 1.0)
+        world.store.apply(Batch("nvml", 1069.0, [gpu]))
+    finding = world.at(1069.0)
+    assert finding is not None
+    (text,) = finding.not_visible
+    assert ("none is read here" in text, "busy is seen" in text) == (not reads_gpus, reads_gpus)
+
+
 def test_it_goes_when_tokens_move_again() -> None:
     world = World()
     busy(world, 0, 60)

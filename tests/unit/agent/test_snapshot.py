@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,31 @@ def test_no_gap_is_invented_where_one_side_is_unknown(world: World) -> None:
     assert unaccounted(world.store, ["e"], 1000.0).points == []
     world.feed("scrape:e", 1001.0, gauge("aie_engine_allocator_reserved_bytes", 700 * MIB, CPU))
     assert unaccounted(world.store, ["e"], 1020.0).points == [], "both are old by then"
+
+
+def test_a_gap_goes_with_what_it_was_made_of(world: World) -> None:
+    world.feed("process", 1000.0, gauge("aie_engine_memory_physical_bytes", 900 * MIB, CPU))
+    world.feed("statsd", 1000.0, gauge("aie_engine_allocator_reserved_bytes", 700 * MIB, CPU))
+    for now_s, gap in ((1000.0, 200 * MIB), (1030.0, 200 * MIB), (1031.0, None)):
+        world.feed("process", now_s, gauge("aie_engine_memory_physical_bytes", 900 * MIB, CPU))
+        world.store.apply(unaccounted(world.store, ["e"], now_s))
+        (memory,) = world.builder.build(now_s).memory
+        assert memory.unaccounted_bytes == gap, "hooks repeat their levels every ten seconds; after thirty they are silent"
+
+
+async def test_an_engine_is_up_since_its_process_began_where_it_does_not_say(tmp_path: Path) -> None:
+    world, procfs = World(tmp_path), Procfs()
+    engines = Engines(procfs.start_ticks)
+    engines.declare("e", Origin.STATSD, os.getpid())
+    processes = ProcessSource(engines, procfs)
+    builder = SnapshotBuilder(world.store, engines, processes, [], About("test", "host", "kernel", 900.0), 60.0)
+    assert builder.build(1000.0).engines[0].uptime_s is None
+    now_s = time.time()
+    await processes.collect(now_s)
+    (row,) = processes.rows("e")
+    assert builder.build(now_s + 5.0).engines[0].uptime_s == now_s + 5.0 - row.start_time_s
+    world.feed("statsd", now_s, gauge("aie_engine_start_time_seconds", now_s - 1.0))
+    assert builder.build(now_s).engines[0].uptime_s == 1.0, "what it says goes before"
 
 
 def test_host_shares(world: World) -> None:
