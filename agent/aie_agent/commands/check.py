@@ -7,10 +7,10 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
+from aie_agent.commands.check_rows import Row, engine_rows, finding_rows, known_as, tgids_shown
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
 from aie_agent.sources.discovery import Scanner
@@ -20,21 +20,6 @@ from aie_telemetry import api
 
 # As the agent itself connects: never through a proxy that the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-_TGIDS_SHOWN = 4
-
-
-class Row(NamedTuple):
-    """One thing that aie sees or does not: `needed` marks what the configuration asks for, and so decides the exit status. `wrong`
-    is something that is seen, and is not as it should be: it does not."""
-
-    what: str
-    visible: bool
-    needed: bool
-    found: str
-    remedy: str = ""
-    wrong: bool = False
 
 
 def run(config: Config, *, as_json: bool) -> int:
@@ -60,7 +45,10 @@ def _rows(config: Config) -> Iterator[Row]:
     yield _api(config.api.listen, agent)
     yield from (_statsd_of(agent) if agent is not None else _statsd(config))
     yield from _host()
-    if not config.engines:
+    if agent is not None:
+        yield from finding_rows(agent)
+        yield from engine_rows(agent)
+    if not config.engines and (agent is None or not agent.engines):
         yield Row(
             "engines",
             True,
@@ -70,7 +58,7 @@ def _rows(config: Config) -> Iterator[Row]:
     for engine in config.engines:
         yield from _engine(engine, config.sources.scrape_timeout)
     if config.discovery.enabled:
-        yield from _discovered()
+        yield from _discovered(agent)
     for item in prerequisites.check():
         yield Row(f"eBPF: {item.name}", item.met, False, f"{item.found} (this version attaches no probes)", item.remedy)
     yield from _gpus(config, agent)
@@ -185,13 +173,12 @@ def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
     yield Row(f"{what}: processes", bool(tgids), False, found, "run as root or as the engine's user, or use the hooks")
 
 
-def _discovered() -> Iterator[Row]:
-    """What the scan for known engines finds, whatever else names them."""
+def _discovered(agent: api.Snapshot | None) -> Iterator[Row]:
+    """What the scan for known engines finds, whatever else names them; by the names of the agent that runs."""
     for found in Scanner().scan():
         where = f"in container {found.container}, " if found.container else ""
-        tgids = ", ".join(map(str, found.tgids[:_TGIDS_SHOWN])) + ("" if len(found.tgids) <= _TGIDS_SHOWN else ", ...")
-        text = f"{found.kind}, {where}process {tgids}: {found.url or found.note}"
-        yield Row(f"found: {found.name}", found.url is not None, False, text)
+        text = f"{found.kind}, {where}process {tgids_shown(found.tgids)}: {found.url or found.note}"
+        yield Row(f"found: {known_as(agent, found.tgids) or found.name}", found.url is not None, False, text)
 
 
 def _gpus(config: Config, agent: api.Snapshot | None) -> Iterator[Row]:

@@ -14,6 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from aie_agent.commands.check_rows import known_as
+from aie_telemetry import api
+
 AIE_AGENT = Path(sys.executable).parent / "aie-agent"
 
 
@@ -176,6 +179,43 @@ def test_check_says_why_a_page_cannot_be_read(tmp_path: Path) -> None:
         status, rows = check("--config", config(tmp_path), "--engine", f"chat=http://127.0.0.1:{port}/metrics")
     assert "no Prometheus text page" in str(rows["engine chat: page"]["found"])
     assert status == 1
+
+
+def test_check_shows_what_the_running_agent_finds_and_knows(tmp_path: Path) -> None:
+    engine = api.Engine(
+        name="chat",
+        state="up",
+        kind="vllm",
+        metrics_from=("page",),
+        processes=(api.Process(tgid=10, start_time_s=1.0, command="vllm"),),
+        note="a note",
+    )
+    hung = api.Finding(
+        cause="engine_hung", subject="chat", severity="critical", since_s=940.0, summary="engine chat hangs", advice="Restart it."
+    )
+    agent = api.Snapshot(
+        version=api.VERSION,
+        time_s=1000.0,
+        window_s=60.0,
+        agent=api.Agent(version="test", uptime_s=1.0, series=3, series_limit=100),
+        host=api.Host(hostname="host", kernel="kernel"),
+        findings=(hung,),
+        engines=(engine, api.Engine(name="old", state="down")),
+    )
+    with http_server(msgspec.json.encode(agent)) as port:
+        listen = ("--config", config(tmp_path), "--listen", f"127.0.0.1:{port}")
+        status, rows = check(*listen)
+        text = aie_agent("check", *listen).stdout.decode()
+    assert rows["engine_hung: chat"]["wrong"]
+    assert rows["engine_hung: chat"]["found"] == "engine chat hangs (critical, for 60 s)"
+    assert rows["engine chat"]["found"] == "vllm; up; process 10; numbers from page; a note"
+    assert (rows["engine chat"]["visible"], rows["engine old"]["visible"]) == (True, False)
+    assert "engines" not in rows, "it has some, whatever is configured"
+    assert status == 0, "nothing that the configuration asks for is missing"
+    assert "-> Restart it." in text
+    assert "WRONG     engine_hung: chat" in text
+    assert known_as(agent, [9, 10]) == "chat"
+    assert known_as(agent, [11]) is known_as(None, [10]) is None
 
 
 @contextlib.contextmanager
