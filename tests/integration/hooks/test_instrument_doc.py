@@ -44,7 +44,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PLAIN, VLLM = blocks("python")
+PLAIN, MEMORY, VLLM = blocks("python")
 
 
 class Server:
@@ -233,6 +233,21 @@ def test_every_name_in_the_document_exists() -> None:
     named = set(re.findall(r"\b([A-Z]\w+Hooks?|AllocatorStats|\w+_stats|oom_forensics|span_tracer|annotate)\(?", table))
     assert {"ModuleHooks", "AllocatorHook", "AllocatorStats", "torch_cuda_stats", "span_tracer", "oom_forensics"} <= named
     assert named <= set(dir(aie_hooks))
+
+
+def test_the_memory_block_reports_without_anybody_calling(tmp_path: Path) -> None:
+    receiver = UnixReceiver(tmp_path / "statsd.sock")
+    model, pool = tiny_model(), torch.zeros(1000)
+    with contextlib.closing(receiver), contextlib.closing(aie_hooks.Emitter("plain", f"unix://{tmp_path}/statsd.sock")) as emitter:
+        names = {"model": model, "kv_pool": pool, "kv_used_bytes": lambda: 400, "emitter": emitter}
+        exec(compile(MEMORY, "instrument-your-engine.md", "exec"), names)
+        samples: list[Sample] = []
+        eventually(lambda: samples.extend(receiver.samples()) or len(levels(samples)) >= 2)
+    found = {name: value for (name, tags), value in levels(samples).items() if ("device", "cpu") in tags}
+    storages = [each.untyped_storage() for each in (*model.parameters(), *model.buffers())]
+    weights = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    assert found["aie_engine_allocator_allocated_bytes"] == weights + 400
+    assert found["aie_engine_allocator_reserved_bytes"] == weights + 4000
 
 
 def test_the_plugins_entry_point_is_the_class_of_the_block() -> None:
