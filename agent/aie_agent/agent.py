@@ -72,6 +72,7 @@ class Agent:
         )
         self._events = EventLog(self._engines.canonical)
         self._history = FindingHistory()
+        self._aliases: dict[str, str] = {}
         self._runners = Runners(self._deliver, self._clock)
         self._namesakes = Namesakes(root_of)
         self._statsd = StatsdSource.from_config(config.statsd, self._namesakes)
@@ -137,6 +138,10 @@ class Agent:
             self._events.add(event, batch.time_s)
         if batch.found is not None:
             self._discovered.take(batch.found)
+        aliases = self._engines.aliases()
+        for before, after in aliases.items() - self._aliases.items():
+            self._store.rename_engine(before, after)
+        self._aliases = aliases
         self._namesakes.know(self._engines.namesakes.holders(), self._engines.namesakes.own())
         for name in self._engines.displaced:
             self._store.interrupt_engine(self._engines.canonical(name), self._statsd.name)

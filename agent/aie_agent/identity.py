@@ -98,6 +98,10 @@ class Engines:
         """The name under which an engine is known that calls itself `name`."""
         return self._aliases.get(name, name)
 
+    def aliases(self) -> dict[str, str]:
+        """The names that engines are known by, by other names of theirs."""
+        return dict(self._aliases)
+
     def configure(self, name: str, home: Home) -> None:
         """Notes that the configuration names an engine. Before anything else is declared."""
         entry = self._entry(name, Origin.CONFIG)

@@ -258,10 +258,13 @@ class Store:
             self.refused[reason] += 1
             self._remember(reason, series, batch)
             return False
-        self._count(series, weight)
+        self._keep(series)
+        return True
+
+    def _keep(self, series: AnySeries) -> None:
+        self._count(series, _weight(series))
         self._series[series.name, series.tags] = series
         self._by_name.setdefault(series.name, {})[series.tags] = series
-        return True
 
     def _no_room_because(self, series: AnySeries, weight: int) -> str | None:
         """Why there is no room for a new series, or None where there is."""
@@ -317,6 +320,15 @@ class Store:
         for series in self._series.values():
             if series.name.startswith("aie_engine_") and ("engine", engine) in series.tags and series.name != "aie_engine_up":
                 series.valid_until_s = 0.0
+
+    def rename_engine(self, before: str, after: str) -> None:
+        """An engine is known by another name from now on: what was kept of it is kept under that, where nothing is yet."""
+        for series in [series for series in self._series.values() if ("engine", before) in series.tags]:
+            self._remove(series)
+            tags = tuple((label, after if label == "engine" else value) for label, value in series.tags)
+            if (series.name, tags) not in self._series:
+                series.tags = tags
+                self._keep(series)
 
     def interrupt_engine(self, engine: str, source: str) -> None:
         """What a source said of an engine was of another one: nothing of it is current, and what comes does not continue it."""

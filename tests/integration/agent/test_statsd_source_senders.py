@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from fakes.privilege import NOBODY, public_directory
-from statsd_running import LINE, as_root, end, running, send_from_child, sender
+from statsd_running import LINE, Running, as_root, end, running, send_from_child, sender
 
 from aie_agent.samples import Hello
+from aie_agent.sources.statsd import StatsdSource
+from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_telemetry.api import Event
 from aie_telemetry.events import encode_event
 
@@ -135,3 +137,24 @@ async def test_an_event_says_who_sent_it(path: Path) -> None:
         assert counters.dropped["bad_event"] == 1
         assert ("aie_agent_events_total", ("oom",), 2.0) in list(it.source.counts())
         end(child)
+
+
+@pytest.mark.parametrize(("root", "name", "taken"), [(1, "e", True), (2, "e-8301", True), (3, "e", False), (None, "e", True)])
+async def test_engines_of_one_name_are_told_apart_by_their_senders(path: Path, root: int | None, name: str, taken: bool) -> None:
+    namesakes = Namesakes(lambda _: root)  # whoever sends is of the engine that this process was started as
+    namesakes.know({"e": 1}, {("e", 2): "e-8301"})
+    source = StatsdSource(path, None, namesakes=namesakes)
+    try:
+        it = Running(source)
+        await it.collect()
+        event = Event(time_s=time.time(), kind="oom", engine="e", summary="out of memory")
+        child = send_from_child(path, LINE, b"foreign:1|c", encode_event(event))
+        await it.packets(3)
+        points = [(point.name, dict(point.tags).get("engine")) for batch in it.batches for point in batch.points]
+        assert sorted(points) == [("aie_engine_requests_received_total", name)] * taken + [("foreign", None)]
+        assert [each.engine for batch in it.batches for each in batch.events] == [name] * taken
+        assert set(it.hellos) == {Hello(name, child.pid)}, "also of one of whom nothing is taken"
+        assert it.source.counters().dropped.get("name_taken", 0) == (0 if taken else 2)
+        end(child)
+    finally:
+        await source.close()

@@ -363,3 +363,20 @@ def test_what_is_not_in_a_whole_batch_is_not_current_any_more() -> None:
     assert store.current("aie_gpu_up", 11.0, reason="") is None
     assert store.current("aie_gpu_up", 11.0, reason="lost") == 0.0
     assert store.current("aie_gpu_power_watts", 11.0) == 70.0  # nobody said that this is all of them
+
+
+def test_another_name_takes_what_was_kept_along_and_its_room() -> None:
+    store = make_store()
+    before, after = (("engine", "e-8300"), ("model", "m")), (("engine", "e"), ("model", "m"))
+    other = (("engine", "other"), ("model", "m"))
+    for time_s in (1.0, 2.0):
+        store.apply(Batch("scrape:e-8300", time_s, [gauge(time_s, tags=before), gauge(9.0, tags=other)]))
+    store.rename_engine("e-8300", "e")
+    store.apply(Batch("scrape:e", 3.0, [gauge(3.0, tags=after)]))
+    assert [list(series.ring.since(0.0)) for series in store.scalars(RUNNING, engine="e")] == [[(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]]
+    assert store.scalars(RUNNING, engine="e-8300") == []
+    assert (store.size, store.held("scrape:e-8300"), store.held("scrape:e")) == (2, 1, 1), "the other engine's is the other one"
+    store.apply(Batch("scrape:e-8300", 4.0, [gauge(4.0, tags=before)]))
+    store.rename_engine("e-8300", "e")
+    assert (store.size, store.held("scrape:e-8300")) == (2, 1), "what is there goes before"
+    assert store.current(RUNNING, 4.0, engine="e") == 3.0
