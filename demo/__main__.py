@@ -137,6 +137,7 @@ async def agent_beside(engine_url: str, directory: Path, gpus: Gpus | None) -> A
         agent_url = await url_announced("aie-agent", agent, log)
         say(f"engine at {engine_url}, agent at {agent_url}")
         command = check_command(config, agent_url, seen)
+        await engine_seen(agent_url)
         report_what_is_not_visible(command)
         yield agent_url, command
 
@@ -145,6 +146,17 @@ def check_command(config: Path, agent_url: str, environment: dict[str, str]) -> 
     """`aie-agent check`, of which advice speaks, for the agent of the demo: where it listens is not in its configuration."""
     variables = ["env", *(f"{name}={value}" for name, value in environment.items())] if environment else []
     return [*variables, str(BIN / "aie-agent"), "check", "--config", str(config), "--listen", agent_url.removeprefix("http://")]
+
+
+async def engine_seen(agent_url: str) -> None:
+    """Waits until the agent has read the engine's page. Where it does not, for ten seconds, the check says so."""
+    async with aiohttp.ClientSession() as client:
+        for _ in range(100):
+            async with client.get(f"{agent_url}/api/v1/snapshot") as answer:
+                engines = (await answer.json())["engines"]
+            if any(engine["name"] == ENGINE_NAME and engine["state"] == "up" and engine["metrics_from"] for engine in engines):
+                return
+            await asyncio.sleep(0.1)
 
 
 def not_seen(lines: list[str]) -> list[str]:

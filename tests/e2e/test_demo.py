@@ -59,6 +59,7 @@ def test_headless_demo(tmp_path: Path) -> None:
     )
     most = sent_per_s * (traffic_s + 10)
     assert 0 < answered < most + 5 * most**0.5
+    assert "not seen  engine" not in text
     check = re.search(r"aie-agent check --config (\S+) --listen (\S+)", text)
     assert check is not None
     assert check[2] == re.search(r"agent at http://(\S+)", text)[1]

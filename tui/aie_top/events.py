@@ -12,6 +12,8 @@ from aie_top.rows import ProblemRow
 SHOWN_S: Final = 600.0
 """So long an event is shown."""
 XID_EVENT: Final = "gpu_xid"
+FINDING_EVENT: Final = "finding"
+"""One that came or went: its summary says all, and one that is there stands among the findings."""
 
 _SEVERITIES: Final[dict[str, Severity]] = {"oom": "warning"}
 
@@ -32,15 +34,17 @@ _TOO_FULL: Final = (
 
 
 def event_rows(snapshot: Snapshot) -> Iterator[ProblemRow]:
-    """One row for each engine and kind of event of the last ten minutes: the newest, and how many there were.
+    """One row for each engine and kind of event (of findings: cause) of the last ten minutes: the newest, and how many there were.
 
     XIDs of GPUs that are shown stand among what is wrong with the GPUs.
     """
     shown = {XID_EVENT} if snapshot.gpus else set()
     recent = [event for event in snapshot.events if snapshot.time_s - event.time_s <= SHOWN_S and event.kind not in shown]
-    groups: dict[tuple[str, str], list[Event]] = {}
+    groups: dict[tuple[str, str, object], list[Event]] = {}
     for event in recent:
-        groups.setdefault((event.engine, event.kind), []).append(event)
+        if not _is_begun(event):
+            cause = event.details.get("cause") if event.kind == FINDING_EVENT else None
+            groups.setdefault((event.engine, event.kind, cause), []).append(event)
     for events in groups.values():
         newest = max(events, key=lambda event: event.time_s)
         times = f" ({len(events)} times in {fmt.age(SHOWN_S)})" if len(events) > 1 else ""
@@ -50,9 +54,13 @@ def event_rows(snapshot: Snapshot) -> Iterator[ProblemRow]:
             subject=newest.engine,
             host=snapshot.host.hostname,
             age_s=max(snapshot.time_s - newest.time_s, 0.0),
-            why=tuple(_why(newest.details)),
+            why=tuple(_why(newest.details)) if newest.kind != FINDING_EVENT else (),
             advice=_advice(newest),
         )
+
+
+def _is_begun(event: Event) -> bool:
+    return event.kind == FINDING_EVENT and event.details.get("state") == "begun"
 
 
 def _why(details: Mapping[str, float | str]) -> Iterator[str]:

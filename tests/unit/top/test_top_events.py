@@ -7,6 +7,7 @@ import datetime
 import agent_api as fake
 import msgspec
 
+from aie_agent.analysis.history import BEGUN, KIND, OVER
 from aie_telemetry.api import Event, Evidence, Finding, Quantiles, Snapshot, Source
 from aie_top.columns.engines import by_key
 from aie_top.events import SHOWN_S
@@ -81,6 +82,25 @@ def test_a_kind_that_this_program_does_not_know() -> None:
     strange = msgspec.structs.replace(oom(), kind="reloaded", summary="")
     (row,) = frame(fake.snapshot(events=(strange,))).problems
     assert (row.severity, row.summary, row.advice) == ("info", "reloaded", "")
+
+
+def test_findings_that_are_over_are_a_note_for_each_cause_and_those_that_are_there_no_event() -> None:
+    def told(state: str, cause: str, age_s: float) -> Event:
+        details: dict[str, float | str] = {"state": state, "cause": cause, "since_s": 1.0, "lasted_s": 4.0}
+        summary = f"over after 4 s: {cause}"
+        return Event(time_s=fake.TIME_S - age_s, kind=KIND, engine="smollm2", summary=summary, details=details)
+
+    events = (
+        told(OVER, "engine_hung", 9),
+        told(OVER, "engine_stopped", 7),
+        told(OVER, "engine_hung", 5),
+        told(BEGUN, "engine_hung", 1),
+    )
+    rows = frame(fake.snapshot(events=events)).problems
+    assert [(row.severity, row.summary, row.age_s, row.why) for row in rows] == [
+        ("info", "over after 4 s: engine_hung (2 times in 10 min)", 5.0, ()),
+        ("info", "over after 4 s: engine_stopped", 7.0, ()),
+    ]
 
 
 def test_findings_come_before_what_this_program_sees_itself() -> None:
