@@ -42,7 +42,7 @@ def scenarios(vocab: int) -> list[Scenario]:
         return [rng.randrange(vocab) for _ in range(tokens)]
 
     single, eight, long = [prompt(PROMPT_TOKENS)], [prompt(PROMPT_TOKENS) for _ in range(8)], prompt(256)
-    jobs = [Job(prompt(rng.choice((12, 24, 48, 96, 192))), rng.choice((8, 16, 24, 32, 64))) for _ in range(32)]
+    jobs = [Job(prompt(rng.choice((12, 24, 48, 96, 192))), rng.choice((8, 16, 32, 64, 128))) for _ in range(32)]
     return [
         Scenario("decode, batch 1", lambda peer: peer.decode_step_s(single, DECODE_TOKENS), "ms a step", 1.2),
         Scenario("decode, batch 8", lambda peer: peer.decode_step_s(eight, DECODE_TOKENS), "ms a step", 1.7),

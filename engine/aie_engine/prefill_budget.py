@@ -11,6 +11,11 @@ MIXED_STEP_RATIO: Final = 1.6
 With what a batch that grows and shrinks adds, the 99th percentile stays below twice the median (`bench/inter_token.py`).
 """
 
+BURST: Final = 4
+BURST_STEP_RATIO: Final = 4.0
+"""The same while at least `BURST` prompts wait, and as many as requests decode: keeping a few clients' tokens steady then costs the
+many more than it is worth. Under a steady load this is rare."""
+
 _WEIGHT: Final = 0.25  # of a new measurement in the running estimates
 _OUTLIER: Final = 4.0  # one measurement moves an estimate as if it were off by this factor at most: a stall is not a trend
 _REFRESH_STEPS: Final = 16  # under steady prefill every so many steps decode only, or the yardstick would go stale
@@ -33,8 +38,11 @@ class PrefillBudget:
         self._token_s: float | None = None
         self._mixed_steps = 0
 
-    def tokens(self, decoding: int) -> int:
-        """Prompt tokens for the next step, in which `decoding` requests decode. Nobody is held up where none does."""
+    def tokens(self, decoding: int, prefilling: int = 1) -> int:
+        """Prompt tokens for the next step, in which `decoding` requests decode while `prefilling` have prompts to compute.
+
+        Nobody is held up where none decodes; and where a burst of prompts outnumbers those who do, the many go first.
+        """
         room = self._ceiling - decoding
         if decoding == 0:
             return room
@@ -42,7 +50,8 @@ class PrefillBudget:
             return 0
         if not self._usual_s or not self._token_s:
             return min(room, _FLOOR_TOKENS)
-        allowed = (MIXED_STEP_RATIO * self._usual_s - self._decoding_s(decoding)) / self._token_s
+        ratio = BURST_STEP_RATIO if prefilling >= max(BURST, decoding) else MIXED_STEP_RATIO
+        allowed = (ratio * self._usual_s - self._decoding_s(decoding)) / self._token_s
         return int(min(room, max(_FLOOR_TOKENS, allowed)))  # bounded first: the smallest costs make `allowed` infinite
 
     def observe(self, decoding: int, prompt_tokens: int, duration_s: float) -> None:

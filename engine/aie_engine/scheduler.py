@@ -142,7 +142,7 @@ class Scheduler:
         admitted = self._admit(now)
         decoding = [request for request in self._running if not request.prompt_left]
         prefilling = [request for request in self._running if request.prompt_left]
-        shares = share([request.prompt_left for request in prefilling], self._budget.tokens(len(decoding)))
+        shares = share([request.prompt_left for request in prefilling], self._budget.tokens(len(decoding), len(prefilling)))
         chosen = [(request, tokens) for request, tokens in zip(prefilling, shares, strict=True) if tokens]
         chunks = [_decode_chunk(request) for request in decoding]
         chunks += [_prefill_chunk(request, tokens) for request, tokens in chosen]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_engine.prefill_budget import MIXED_STEP_RATIO, PrefillBudget, share
+from aie_engine.prefill_budget import BURST, MIXED_STEP_RATIO, PrefillBudget, share
 
 
 def run(budget: PrefillBudget, step_s: Callable[[int, int], float], decoding: int, steps: int) -> list[tuple[int, float]]:
@@ -40,6 +40,17 @@ def test_mixed_steps_settle_at_the_ratio(decode_ms: float, row_ms: float, token_
     most = min(4096 - decoding, (MIXED_STEP_RATIO - 1) * step_s(decoding, 0) * 1000 / token_ms)
     mixed = [tokens for tokens, _ in steps if tokens]
     assert min(mixed) >= min(most * 0.9, most - 2)
+
+
+def test_a_burst_of_prompts_goes_before_the_few_who_decode() -> None:
+    budget = PrefillBudget(512)
+    run(budget, lambda rows, tokens: 0.040 + 0.001 * tokens, 4, 60)
+    steady = budget.tokens(4, prefilling=3)
+    assert steady == 24
+    assert budget.tokens(4, prefilling=BURST) == 120  # (4.0 - 1) * 40 ms
+    assert budget.tokens(4, prefilling=30) == 120
+    # Of many who decode, no burst that is smaller takes the time.
+    assert budget.tokens(40, prefilling=39) == steady
 
 
 def test_a_step_without_decodes_is_filled() -> None:
