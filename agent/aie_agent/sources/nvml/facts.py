@@ -10,6 +10,7 @@ from aie_agent.sources.nvml import gpm
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.devices import Identity
 from aie_agent.sources.nvml.door import Absent, Device, Door, number
+from aie_agent.sources.nvml.memory import is_integrated
 from aie_agent.sources.nvml.rows import CLOCK_EVENTS
 from aie_agent.sources.nvml.slots import Slot, read_slot
 
@@ -185,5 +186,5 @@ def _clock_events(asked: _Asked) -> tuple[str, ...]:
 
 
 def _has_no_memory(asked: _Asked) -> bool:
-    memory = asked.raw("nvmlDeviceGetMemoryInfo")
-    return memory is None or not _plain(memory.total)
+    name = asked.raw("nvmlDeviceGetName")
+    return isinstance(name, str | bytes) and is_integrated(name if isinstance(name, str) else name.decode("utf-8", "replace"))

@@ -12,7 +12,7 @@ from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.devices import Identity, identify
 from aie_agent.sources.nvml.door import IMPLAUSIBLE, NOT_SUPPORTED, Absent, Device, Door, down_reason
 from aie_agent.sources.nvml.fields import FieldReader
-from aie_agent.sources.nvml.memory import Memory, read_memory
+from aie_agent.sources.nvml.memory import Memory, is_integrated, read_memory
 from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.mig import MigReader
 from aie_agent.sources.nvml.plan import Number, Part, Plan, Query, plan
@@ -266,7 +266,7 @@ class GpuReader:
     def _memory(self) -> Iterable[Point]:
         assert self.device is not None
         memory: Memory | Absent | None = read_memory(self._door, self.device)
-        is_unified = memory is NOT_SUPPORTED
+        is_unified = memory is NOT_SUPPORTED and self.identity is not None and is_integrated(self.identity.name)
         if is_unified:
             memory = self._options.host_memory()
         tags = (("gpu", self._gpu),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 from aie_agent.sources.nvml.door import NOT_SUPPORTED, Absent, Device, Door, number
@@ -13,6 +14,14 @@ _VERSION_2: Final = 0x02000028
 
 # Drivers round; a page is nothing, a hundredth of the memory is another quantity.
 _SLACK: Final = 0.01
+
+# Parts that share one memory with the CPU, by what the driver calls them. Its answers alone do not tell them from a GPU that fails.
+_INTEGRATED: Final = re.compile(r"\b(GB10|Xavier|Orin|Thor|Tegra)\b")
+
+
+def is_integrated(name: str) -> bool:
+    """Whether a GPU of this name has no memory of its own."""
+    return _INTEGRATED.search(name) is not None
 
 
 class Memory(NamedTuple):
@@ -47,7 +56,7 @@ def _closed(total: int, used: int, free: int, apart: int, reserved: int | None) 
 
 
 def read_memory(door: Door, device: Device) -> Memory | Absent:
-    """The memory of a GPU or of a MIG instance. `NOT_SUPPORTED` is what GPUs say that have none of their own."""
+    """The memory of a GPU or of a MIG instance. An integrated GPU has an answer with a total of 0, or none."""
     answer = door.query(CALL, device, _VERSION_2)
     if isinstance(answer, Absent) and (answer.is_for_good or answer.reason == "argument_version_mismatch"):
         answer = door.query(CALL, device)
