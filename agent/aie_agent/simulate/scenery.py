@@ -39,7 +39,7 @@ def _describe_identity(gpu: Any, number: int, profile: Profile) -> None:
     gpu.multiprocessors = profile.multiprocessors
     gpu.cores = profile.cores
     gpu.pci_domain = profile.pci_domain
-    gpu.pci_bus = 1 if profile.pci_domain else 0x19 + 0x0E * number
+    gpu.pci_bus = 1 if profile.pci_domain else (0x19 + 0x10 * number) % 0x100
     gpu.pci_device_id = profile.pci_device_id
     gpu.pci_subsystem_id = 0x16C110DE
     gpu.minor_number = number
