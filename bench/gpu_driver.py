@@ -25,10 +25,10 @@ class Driver:
     def __init__(self, index: int) -> None:
         self.index = index
         try:
-            self.library = ctypes.CDLL(LIBRARY)
+            self.shared_object = ctypes.CDLL(LIBRARY)
         except OSError:
             raise NoCudaError(f"no CUDA device here: there is no {LIBRARY}") from None
-        code = self.library.cuInit(0)
+        code = self.shared_object.cuInit(0)
         if code:
             raise NoCudaError(f"no CUDA device here: cuInit gives {self._name(code)}; {_HINTS.get(code, 'see the kernel log')}")
         count = ctypes.c_int()
@@ -41,7 +41,7 @@ class Driver:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Raises CudaError unless the function returns 0."""
-        code = getattr(self.library, name)(*arguments)
+        code = getattr(self.shared_object, name)(*arguments)
         if code:
             raise CudaError(f"{name} gives {self._name(code)}")
 
@@ -63,7 +63,7 @@ class Driver:
     def uuids(self) -> tuple[str, ...]:
         """What NVML may call this device: a GPU, or an instance of one."""
         raw = (ctypes.c_ubyte * 16)()
-        get = "cuDeviceGetUuid_v2" if hasattr(self.library, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        get = "cuDeviceGetUuid_v2" if hasattr(self.shared_object, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
         self.call(get, raw, self.device)
         digits = bytes(raw).hex()
         text = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
@@ -106,5 +106,5 @@ class Driver:
 
     def _name(self, code: int) -> str:
         text = ctypes.c_char_p()
-        known = self.library.cuGetErrorName(code, ctypes.byref(text)) == 0
+        known = self.shared_object.cuGetErrorName(code, ctypes.byref(text)) == 0
         return text.value.decode() if known and text.value else f"error {code}"

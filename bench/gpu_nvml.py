@@ -83,16 +83,16 @@ class Nvml:
 
     def __init__(self) -> None:
         try:
-            self.library = ctypes.CDLL(LIBRARY)
+            self.shared_object = ctypes.CDLL(LIBRARY)
         except OSError:
             raise NotRunError(f"needs {LIBRARY} (in a container: the NVIDIA runtime with the capability `utility`)") from None
-        code = self.library.nvmlInit_v2()
+        code = self.shared_object.nvmlInit_v2()
         if code:
             raise NotRunError(f"needs NVML: nvmlInit_v2 gives {name_of(code)}")
 
     def ask(self, function: str, *arguments: Any) -> int:
         """The code that a function gives; 13 for one that this library does not have."""
-        found = getattr(self.library, function, None)
+        found = getattr(self.shared_object, function, None)
         return 13 if found is None else int(found(*arguments))
 
     def need(self, function: str, *arguments: Any) -> None:

@@ -42,23 +42,23 @@ class Given(NamedTuple):
 class Mapping(NamedTuple):
     """A file in this process, and by how much its addresses were moved."""
 
-    library: Library
+    shared_object: Library
     bias: int
 
     def names(self, address: int) -> list[str]:
         """What is exported at an address of this process."""
-        return sorted(symbol.full_name for symbol in self.library.by_address.get(address - self.bias, ()))
+        return sorted(symbol.full_name for symbol in self.shared_object.by_address.get(address - self.bias, ()))
 
 
 def probes(context: Context) -> None:
     """For each function that we would probe: is what is given what is exported, under which name, where in the file."""
     context.need_cuda()
     driver = Driver(context.device_index)
-    mapping = mapped(driver.library, "cuInit", LIBRARY)
+    mapping = mapped(driver.shared_object, "cuInit", LIBRARY)
     versions = sorted({11030, 12000, driver.version, *_version_of_torch()})
-    rows = {name: _row(driver.library, mapping, name, versions) for name in SYMBOLS}
+    rows = {name: _row(driver.shared_object, mapping, name, versions) for name in SYMBOLS}
     report = context.report
-    report.fact("library", {"path": str(mapping.library.path), "functions": len(mapping.library.symbols)})
+    report.fact("library", {"path": str(mapping.shared_object.path), "functions": len(mapping.shared_object.symbols)})
     report.fact("asked_as_cuda", versions)
     report.fact("functions", rows)
     exported = {name: row for name, row in rows.items() if row["exported"] is not None}
@@ -99,7 +99,7 @@ def address_of(loaded: ctypes.CDLL, symbol: str) -> int | None:
 def _row(loaded: ctypes.CDLL, mapping: Mapping, name: str, versions: Iterable[int]) -> dict[str, Any]:
     exported = address_of(loaded, name)
     given = list(_given(loaded, re.sub(r"_v\d+$", "", name), versions))
-    there = None if exported is None else mapping.library.offset(exported - mapping.bias)
+    there = None if exported is None else mapping.shared_object.offset(exported - mapping.bias)
     return {
         "exported": None if exported is None else mapping.names(exported),
         "file_offset": None if there is None else hex(there),

@@ -133,7 +133,7 @@ def test_a_device_that_is_not_there_is_one_line(host: dict[str, str]) -> None:
 
 
 def test_exports_are_those_that_readelf_finds(probes: ModuleType) -> None:
-    library = probes.mapped(ctypes.CDLL("libc.so.6"), "printf", "libc.so.6").library
+    library = probes.mapped(ctypes.CDLL("libc.so.6"), "printf", "libc.so.6").shared_object
     said = subprocess.run(["readelf", "-W", "--dyn-syms", library.path], capture_output=True, text=True, check=True, timeout=60)
     rows = [line.split() for line in said.stdout.splitlines()]
     wanted = {(row[7], int(row[1], 16)) for row in rows if len(row) > 7 and row[3] in ("FUNC", "IFUNC") and row[6] != "UND"}
@@ -145,7 +145,7 @@ def test_two_versions_of_a_symbol_are_two_addresses(probes: ModuleType) -> None:
     """Which is why names are not enough: a probe on the other one never fires."""
     loaded = ctypes.CDLL("libc.so.6")
     mapping = probes.mapped(loaded, "printf", "libc.so.6")
-    versions = [symbol for symbol in mapping.library.symbols if symbol.name == "memcpy"]
+    versions = [symbol for symbol in mapping.shared_object.symbols if symbol.name == "memcpy"]
     if len(versions) < 2:
         pytest.skip("this libc has one memcpy")
     (default,) = [symbol for symbol in versions if symbol.is_default]
