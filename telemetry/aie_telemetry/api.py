@@ -75,7 +75,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     `run_queue_threads` is how many of its threads were ready and waited for a CPU, on average; `throttled_cores` how many CPUs its
     quota took from it. `state` is "unknown" while no process of it was seen; `note` says why. `container` is the beginning of
-    its container's id. `page_reason` is why its metrics page cannot be read at present. `running_at_end` is of an engine that is
+    its container's id, `pod` the uid of its Kubernetes pod. `page_reason` is why its metrics page cannot be read at present. `running_at_end` is of an engine that is
     down: how many requests ran when it was last heard, for as long as the agent remembers its metrics.
     """
 
@@ -87,6 +87,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     device: str | None = None
     container: str | None = None
+    pod: str | None = None
     metrics_from: tuple[str, ...] = ()
     uptime_s: float | None = None
     requests_per_second: float | None = None
@@ -135,7 +136,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that holds a context on a GPU. `engine` is None for one that belongs to no engine: an orphan when it is `orphan`.
 
-    `memory_bytes` is None where the driver does not tell it; `sm_ratio` where it has no fresh sample.
+    `memory_bytes` is None where the driver does not tell it; `sm_ratio` where it has no fresh sample. `pod` is the uid of its
+    Kubernetes pod, as its control group has it.
     """
 
     tgid: int
@@ -146,14 +148,30 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     sm_ratio: float | None = None
     container: str | None = None
+    pod: str | None = None
     parent_tgid: int | None = None
+
+
+class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with a GPU: `text` says what, and what to do. `since_s` is when the agent first saw it, in the time
+    of `Snapshot.time_s`.
+
+    `cause` is gpu_row_remap_failed, gpu_ecc, gpu_row_remap, gpu_orphan, gpu_link_width, gpu_slot_width, gpu_link_generation,
+    gpu_nvlink_inactive, gpu_nvlink_errors, gpu_power_limit or gpu_pid_namespace.
+    """
+
+    cause: str
+    text: str
+    severity: Severity = "warning"
+    since_s: float | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU now. `index` is NVML's. What the GPU or its driver does not tell is None. `reason` says why it is not up.
 
     `clock_events` are the reasons that hold the clocks down now, without "idle". `xids` are counts by number, only those above 0.
-    `problems` are sentences about the link, the driver and the like that `aie-agent check` would show too.
+    `faults` are what is wrong with memory, link, processes and the like, the worst first, each by its cause; `problems` are the
+    same, the sentences alone.
     """
 
     index: int
@@ -198,6 +216,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     xids: dict[str, float] = {}
     processes: tuple[GpuProcess, ...] = ()
     problems: tuple[str, ...] = ()
+    faults: tuple[GpuFault, ...] = ()
     utilization_history: tuple[float | None, ...] = ()
     memory_used_history: tuple[float | None, ...] = ()
     power_history: tuple[float | None, ...] = ()
