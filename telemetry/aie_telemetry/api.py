@@ -166,10 +166,28 @@ class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float | None = None
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now. `index` is NVML's. What the GPU or its driver does not tell is None. `reason` says why it is not up.
+class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance that a GPU in MIG mode is divided into. `mig` is its GPU instance and compute instance, such as 1/0.
 
-    `clock_events` are the reasons that hold the clocks down now, without "idle". `xids` are counts by number, only those above 0.
+    `sm_active_ratio` is of its own multiprocessors; None before Hopper.
+    """
+
+    mig: str
+    profile: str = ""
+    uuid: str = ""
+    memory_total_bytes: float | None = None
+    memory_used_bytes: float | None = None
+    sm_active_ratio: float | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU now. `index` is NVML's. What the GPU or its driver does not tell is None. `reason` says why it is not up, and
+    `not_up_since_s` since when the agent knows.
+
+    `clock_events` are the reasons that hold the clocks down now, without "idle", and `clock_events_since_s` since when each does.
+    `throttled_seconds` is for how long each reason held them down since the driver was loaded, `throttled_ratio` for which share of
+    the window. `xids` are counts by number, only those above 0. Counts of errors are since the driver was loaded, `*_lifetime` since
+    the board was made; NVLink's are of all links, by kind, and rows by what caused their replacement.
     `faults` are what is wrong with memory, link, processes and the like, the worst first, each by its cause; `problems` are the
     same, the sentences alone.
     """
@@ -180,6 +198,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str
     up: bool
     reason: str | None = None
+    not_up_since_s: float | None = None
     simulated: bool = False
     unified_memory: bool = False
     architecture: str | None = None
@@ -189,6 +208,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_free_bytes: float | None = None
     utilization_ratio: float | None = None
     sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
     tensor_active_ratio: float | None = None
     dram_active_ratio: float | None = None
     sm_clock_hertz: float | None = None
@@ -196,23 +216,38 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_clock_hertz: float | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    fan_speed_ratio: float | None = None
     temperature_celsius: float | None = None
     memory_temperature_celsius: float | None = None
     slowdown_celsius: float | None = None
     clock_events: tuple[str, ...] = ()
+    clock_events_since_s: dict[str, float] = {}
+    throttled_seconds: dict[str, float] = {}
+    throttled_ratio: dict[str, float] = {}
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_tx_bytes_per_second: float | None = None
     pcie_rx_bytes_per_second: float | None = None
+    pcie_replays: float | None = None
+    pcie_replays_per_second: float | None = None
     nvlink_tx_bytes_per_second: float | None = None
     nvlink_rx_bytes_per_second: float | None = None
     nvlinks_active: int | None = None
+    nvlink_errors: dict[str, float] = {}
     ecc_uncorrected: float | None = None
+    ecc_corrected: float | None = None
+    ecc_uncorrected_lifetime: float | None = None
+    ecc_corrected_lifetime: float | None = None
     remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    remapped_rows: dict[str, float] = {}
+    retired_pages: dict[str, float] = {}
     numa_node: int | None = None
     mig_instances: tuple[str, ...] = ()
+    mig: tuple[MigInstance, ...] = ()
     xids: dict[str, float] = {}
     processes: tuple[GpuProcess, ...] = ()
     problems: tuple[str, ...] = ()
