@@ -20,6 +20,7 @@ from aie_agent.discovered import Discovered
 from aie_agent.events import EventLog
 from aie_agent.identity import ROOT_UID, Engines, Origin
 from aie_agent.outputs.dcgm import DcgmPage
+from aie_agent.outputs.gpu_since import Since
 from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
 from aie_agent.outputs.prometheus import PrometheusPage
@@ -87,6 +88,7 @@ class Agent:
         self._nvml = nvml.build(config.gpu, procfs, self._engines)
         if self._nvml is not None:
             self._runners.add(self._nvml)
+        gpu_since = Since()
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(
             self._store,
@@ -96,7 +98,7 @@ class Agent:
             about,
             float(config.store.window),
             self._discovered,
-            lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml),
+            lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml, gpu_since),
             lambda engine: None if self._nvml is None else self._nvml.engine_note(engine),
         )
         self._page = PrometheusPage(self._store)

@@ -75,8 +75,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     `run_queue_threads` is how many of its threads were ready and waited for a CPU, on average; `throttled_cores` how many CPUs its
     quota took from it. `state` is "unknown" while no process of it was seen; `note` says why. `container` is the beginning of
-    its container's id, `pod` the uid of its Kubernetes pod. `page_reason` is why its metrics page cannot be read at present. `running_at_end` is of an engine that is
-    down: how many requests ran when it was last heard, for as long as the agent remembers its metrics.
+    its container's id, `pod` the uid of its Kubernetes pod. `page_reason` is why its metrics page cannot be read at present.
+    `running_at_end` is of an engine that is down: how many requests ran when it was last heard, for as long as the agent remembers
+    its metrics.
     """
 
     name: str
@@ -186,8 +187,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `clock_events` are the reasons that hold the clocks down now, without "idle", and `clock_events_since_s` since when each does.
     `throttled_seconds` is for how long each reason held them down since the driver was loaded, `throttled_ratio` for which share of
-    the window. `xids` are counts by number, only those above 0. Counts of errors are since the driver was loaded, `*_lifetime` since
-    the board was made; NVLink's are of all links, by kind, and rows by what caused their replacement.
+    the window. `xids` are counts by number, only those above 0. Counts of errors are since the driver was loaded, `*_lifetime`
+    since the board was made; NVLink's are of all links, by kind, and rows by what caused their replacement.
     `faults` are what is wrong with memory, link, processes and the like, the worst first, each by its cause; `problems` are the
     same, the sentences alone.
     """

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+import msgspec
+
 from aie_agent.analysis.gpu_problems import Live, problems
 from aie_agent.analysis.window import level_history, rate
+from aie_agent.outputs.gpu_since import Since
 from aie_agent.samples import Tags
 from aie_agent.series import Series
 from aie_agent.store import Store
@@ -26,6 +29,7 @@ _LEVELS: Final[dict[str, tuple[str, Tags]]] = {
     "memory_free_bytes": ("aie_gpu_memory_free_bytes", ()),
     "utilization_ratio": ("aie_gpu_utilization_ratio", ()),
     "sm_active_ratio": ("aie_gpu_sm_active_ratio", ()),
+    "sm_occupancy_ratio": ("aie_gpu_sm_occupancy_ratio", ()),
     "tensor_active_ratio": ("aie_gpu_tensor_active_ratio", ()),
     "dram_active_ratio": ("aie_gpu_dram_active_ratio", ()),
     "sm_clock_hertz": ("aie_gpu_clock_hertz", (("clock", "sm"),)),
@@ -33,11 +37,32 @@ _LEVELS: Final[dict[str, tuple[str, Tags]]] = {
     "memory_clock_hertz": ("aie_gpu_clock_hertz", (("clock", "memory"),)),
     "power_watts": ("aie_gpu_power_watts", ()),
     "power_limit_watts": ("aie_gpu_power_limit_watts", ()),
+    "energy_joules": ("aie_gpu_energy_joules_total", ()),
+    "fan_speed_ratio": ("aie_gpu_fan_speed_ratio", ()),
     "temperature_celsius": ("aie_gpu_temperature_celsius", (("sensor", "gpu"),)),
     "memory_temperature_celsius": ("aie_gpu_temperature_celsius", (("sensor", "memory"),)),
     "slowdown_celsius": ("aie_gpu_temperature_limit_celsius", (("limit", "slowdown"),)),
     "pcie_tx_bytes_per_second": ("aie_gpu_pcie_bytes_per_second", (("direction", "tx"),)),
     "pcie_rx_bytes_per_second": ("aie_gpu_pcie_bytes_per_second", (("direction", "rx"),)),
+    "pcie_replays": ("aie_gpu_pcie_replays_total", ()),
+    **{
+        f"ecc_{kind}{suffix}": ("aie_gpu_ecc_errors_total", (("since", since), ("type", kind)))
+        for kind in ("corrected", "uncorrected")
+        for suffix, since in (("", "volatile"), ("_lifetime", "aggregate"))
+    },
+}
+_FLAGS: Final = {"remap_pending": "aie_gpu_row_remap_pending", "remap_failed": "aie_gpu_row_remap_failed"}
+# Field of api.Gpu that holds a number for each value of a label -> metric and label.
+_BY_LABEL: Final = {
+    "throttled_seconds": ("aie_gpu_throttle_seconds_total", "reason"),
+    "nvlink_errors": ("aie_gpu_nvlink_errors_total", "kind"),
+    "remapped_rows": ("aie_gpu_remapped_rows", "type"),
+    "retired_pages": ("aie_gpu_retired_pages", "cause"),
+}
+_MIG: Final = {
+    "memory_total_bytes": "aie_gpu_mig_memory_total_bytes",
+    "memory_used_bytes": "aie_gpu_mig_memory_used_bytes",
+    "sm_active_ratio": "aie_gpu_mig_sm_active_ratio",
 }
 _WHOLE: Final[dict[str, tuple[str, Tags]]] = {
     "pcie_generation": ("aie_gpu_pcie_link_generation", ()),
@@ -47,15 +72,19 @@ _WHOLE: Final[dict[str, tuple[str, Tags]]] = {
     "nvlinks_active": ("aie_gpu_nvlink_links", (("state", "active"),)),
     "numa_node": ("aie_gpu_numa_node", ()),
 }
-_RATES: Final[dict[str, Tags]] = {
-    "nvlink_tx_bytes_per_second": (("direction", "tx"),),
-    "nvlink_rx_bytes_per_second": (("direction", "rx"),),
+_RATES: Final[dict[str, tuple[str, Tags]]] = {
+    "nvlink_tx_bytes_per_second": ("aie_gpu_nvlink_bytes_total", (("direction", "tx"),)),
+    "nvlink_rx_bytes_per_second": ("aie_gpu_nvlink_bytes_total", (("direction", "rx"),)),
+    "pcie_replays_per_second": ("aie_gpu_pcie_replays_total", ()),
 }
 _HISTORIES: Final = {
     "utilization_history": "aie_gpu_utilization_ratio",
     "memory_used_history": "aie_gpu_memory_used_bytes",
     "power_history": "aie_gpu_power_watts",
 }
+
+
+_NOT_UP: Final = "not up"
 
 
 class Details(Protocol):
@@ -68,10 +97,12 @@ class Details(Protocol):
         """Sentences about a GPU, by its index."""
 
 
-def gpus(store: Store, now_s: float, window_s: float, details: Details | None = None) -> tuple[api.Gpu, ...]:
-    """Every GPU that is there or should be, by index."""
+def gpus(
+    store: Store, now_s: float, window_s: float, details: Details | None = None, since: Since | None = None
+) -> tuple[api.Gpu, ...]:
+    """Every GPU that is there or should be, by index. Without `since` it is not known how long anything holds."""
     rows = [
-        _gpu(int(index), live, now_s, window_s, details)
+        _with_since(_gpu(int(index), live, now_s, window_s, details), now_s, since)
         for index, live in _by_gpu(store, now_s).items()
         if index.isdecimal() and "aie_gpu_up" in live
     ]
@@ -109,30 +140,59 @@ def _gpu(index: int, live: Live, now_s: float, window_s: float, details: Details
     )
 
 
+def _with_since(gpu: api.Gpu, now_s: float, since: Since | None) -> api.Gpu:
+    if since is None:
+        return gpu
+    known = since.of(gpu.index, gpu.clock_events if gpu.up else (_NOT_UP,), now_s)
+    return msgspec.structs.replace(gpu, not_up_since_s=known.pop(_NOT_UP, None), clock_events_since_s=known)
+
+
 def _values(live: Live, now_s: float, window_s: float) -> dict[str, object]:
     """The fields that a GPU has only while it answers."""
     values: dict[str, object] = {field: _level(live, metric, tags) for field, (metric, tags) in _LEVELS.items()}
     for field, (metric, tags) in _WHOLE.items():
         value = _level(live, metric, tags)
         values[field] = None if value is None else int(value)
-    for field, tags in _RATES.items():
-        series = live.get("aie_gpu_nvlink_bytes_total", {}).get(tags)
+    for field, (metric, tags) in _RATES.items():
+        series = live.get(metric, {}).get(tags)
         values[field] = None if series is None else rate([series], now_s - window_s, now_s)
     for field, metric in _HISTORIES.items():
         values[field] = level_history(list(live.get(metric, {}).values()), now_s, HISTORY_POINTS, HISTORY_STEP_S)
-    pending = _level(live, "aie_gpu_row_remap_pending", ())
+    for field, metric in _FLAGS.items():
+        flag = _level(live, metric, ())
+        values[field] = None if flag is None else flag == 1
     return values | {
         "unified_memory": _level(live, "aie_gpu_memory_unified", ()) == 1,
         "clock_events": tuple(_clock_events(live)),
-        "ecc_uncorrected": _level(live, "aie_gpu_ecc_errors_total", (("since", "volatile"), ("type", "uncorrected"))),
-        "remap_pending": None if pending is None else pending == 1,
+        **{field: _by_label(live, metric, label) for field, (metric, label) in _BY_LABEL.items()},
+        "throttled_ratio": _throttled(live, now_s, window_s),
         "mig_instances": tuple(f"{tags['mig']} {tags['profile']}".strip() for tags in map(dict, live.get("aie_gpu_mig_info", {}))),
+        "mig": tuple(_mig(live)),
     }
 
 
 def _level(live: Live, metric: str, tags: Tags) -> float | None:
     series = live.get(metric, {}).get(tags)
     return None if series is None else series.value
+
+
+def _by_label(live: Live, metric: str, label: str) -> dict[str, float]:
+    return {dict(tags)[label]: series.value for tags, series in live.get(metric, {}).items()}
+
+
+def _throttled(live: Live, now_s: float, window_s: float) -> dict[str, float]:
+    """Which share of the window each reason held the clocks down. The driver's clock is not the agent's: at most all of it."""
+    rates = {
+        dict(tags)["reason"]: rate([series], now_s - window_s, now_s)
+        for tags, series in live.get("aie_gpu_throttle_seconds_total", {}).items()
+    }
+    return {reason: min(share, 1.0) for reason, share in rates.items() if share is not None}
+
+
+def _mig(live: Live) -> Iterable[api.MigInstance]:
+    for tags in sorted(map(dict, live.get("aie_gpu_mig_info", {})), key=lambda tags: tags["mig"]):
+        levels = {field: _level(live, metric, (("mig", tags["mig"]),)) for field, metric in _MIG.items()}
+        yield api.MigInstance(mig=tags["mig"], profile=tags["profile"], uuid=tags["uuid"], **levels)
 
 
 def _clock_events(live: Live) -> Iterable[str]:
