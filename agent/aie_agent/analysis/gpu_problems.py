@@ -1,4 +1,4 @@
-"""What is wrong with a GPU, in sentences for `api.Gpu.problems`: a table of small functions of what is known of it now.
+"""What is wrong with a GPU, for `api.Gpu.faults`: a table of causes, each a small function of what is known of it now.
 
 Each states what the driver says, and a threshold where there is one. Why clocks are down and which XIDs came have fields of their
 own.
@@ -7,11 +7,23 @@ own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from aie_agent.analysis.links import BUSY_FOR_S, Link, Moment, generation_problem, width_problem
+from aie_agent.analysis.links import (
+    BUSY_FOR_S,
+    NVLINK_WINDOW_S,
+    Link,
+    Moment,
+    error_problem,
+    generation_problem,
+    inactive_problem,
+    slot_problem,
+    width_problem,
+)
+from aie_agent.analysis.window import increase
 from aie_agent.samples import Tags
 from aie_agent.series import Series
+from aie_telemetry.api import GpuFault, Severity
 
 Live = Mapping[str, Mapping[Tags, Series]]
 """The current series of one GPU, by metric and by the labels other than `gpu`."""
@@ -21,10 +33,18 @@ _GIB: Final = float(1 << 30)
 _LIMIT_SLACK: Final = 0.99
 
 
-def problems(live: Live, now_s: float) -> tuple[str, ...]:
+class _Rule(NamedTuple):
+    """A cause, how bad it is, and the function that finds it: the sentence, or None."""
+
+    cause: str
+    severity: Severity
+    find: Callable[[Live, float], str | None]
+
+
+def faults(live: Live, now_s: float) -> tuple[GpuFault, ...]:
     """Everything that is wrong, the worst first."""
-    found = (problem(live, now_s) for problem in _PROBLEMS)
-    return tuple(sentence for sentence in found if sentence is not None)
+    found = ((rule, rule.find(live, now_s)) for rule in _RULES)
+    return tuple(GpuFault(cause=rule.cause, text=text, severity=rule.severity) for rule, text in found if text is not None)
 
 
 def _remap_failed(live: Live, now_s: float) -> str | None:
@@ -57,6 +77,10 @@ def _width(live: Live, now_s: float) -> str | None:
     return width_problem(link_of(live))
 
 
+def _slot(live: Live, now_s: float) -> str | None:
+    return slot_problem(link_of(live))
+
+
 def _generation(live: Live, now_s: float) -> str | None:
     return generation_problem(link_of(live), _moments(live, now_s), now_s)
 
@@ -68,14 +92,31 @@ def _power_limit(live: Live, now_s: float) -> str | None:
     return f"power is limited to {limit:.0f} W of the board's {default:.0f} W: nvidia-smi -pl {default:.0f}, if that is not meant"
 
 
-_PROBLEMS: Final[tuple[Callable[[Live, float], str | None], ...]] = (
-    _remap_failed,
-    _ecc,
-    _remap_pending,
-    _orphans,
-    _width,
-    _generation,
-    _power_limit,
+def _nvlink_inactive(live: Live, now_s: float) -> str | None:
+    active, inactive = (_value(live, "aie_gpu_nvlink_links", state=state) for state in ("active", "inactive"))
+    return None if active is None or inactive is None else inactive_problem(int(active), int(inactive))
+
+
+def _nvlink_errors(live: Live, now_s: float) -> str | None:
+    rates: dict[str, float] = {}
+    for tags, series in live.get("aie_gpu_nvlink_errors_total", {}).items():
+        gained = increase(series, now_s - NVLINK_WINDOW_S, now_s)
+        if gained is not None:
+            rates[dict(tags)["kind"]] = gained[0] / NVLINK_WINDOW_S
+    return error_problem(rates)
+
+
+_RULES: Final = (
+    _Rule("gpu_row_remap_failed", "critical", _remap_failed),
+    _Rule("gpu_ecc", "warning", _ecc),
+    _Rule("gpu_row_remap", "warning", _remap_pending),
+    _Rule("gpu_nvlink_errors", "warning", _nvlink_errors),
+    _Rule("gpu_orphan", "warning", _orphans),
+    _Rule("gpu_link_width", "warning", _width),
+    _Rule("gpu_slot_width", "warning", _slot),
+    _Rule("gpu_link_generation", "warning", _generation),
+    _Rule("gpu_nvlink_inactive", "warning", _nvlink_inactive),
+    _Rule("gpu_power_limit", "warning", _power_limit),
 )
 
 
@@ -91,6 +132,7 @@ def link_of(live: Live) -> Link:
         width_max=whole("aie_gpu_pcie_link_width_max"),
         generation=whole("aie_gpu_pcie_link_generation"),
         generation_max=whole("aie_gpu_pcie_link_generation_max"),
+        port_width=whole("aie_gpu_pcie_slot_width"),
         unified_memory=_value(live, "aie_gpu_memory_unified") == 1,
     )
 

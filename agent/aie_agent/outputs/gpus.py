@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from aie_agent.analysis.gpu_problems import Live, problems
+from aie_agent.analysis.gpu_problems import Live, faults
 from aie_agent.analysis.window import level_history, rate
 from aie_agent.outputs.gpu_since import Since
 from aie_agent.samples import Tags
@@ -93,8 +93,8 @@ class Details(Protocol):
     def processes(self, gpu: int) -> tuple[api.GpuProcess, ...]:
         """Those on a GPU, by its index."""
 
-    def problems(self, gpu: int) -> tuple[str, ...]:
-        """Sentences about a GPU, by its index."""
+    def faults(self, gpu: int) -> tuple[api.GpuFault, ...]:
+        """What is wrong with a GPU that no number tells, by its index."""
 
 
 def gpus(
@@ -124,6 +124,7 @@ def _gpu(index: int, live: Live, now_s: float, window_s: float, details: Details
     up_tags, up = next(iter(live["aie_gpu_up"].items()))
     info = dict(next(iter(live.get("aie_gpu_info", {})), ()))
     is_up = up.value == 1
+    wrong = (*(details.faults(index) if details else ()), *(faults(live, now_s) if is_up else ()))
     return api.Gpu(
         index=index,
         name=info.get("name", ""),
@@ -134,7 +135,8 @@ def _gpu(index: int, live: Live, now_s: float, window_s: float, details: Details
         up=is_up,
         reason=dict(up_tags).get("reason") or None,
         xids=_xids(live),
-        problems=(*(details.problems(index) if details else ()), *(problems(live, now_s) if is_up else ())),
+        problems=tuple(fault.text for fault in wrong),
+        faults=wrong,
         **(_values(live, now_s, window_s) if is_up else {}),  # type: ignore[arg-type]
         processes=details.processes(index) if details and is_up else (),
     )
@@ -143,8 +145,14 @@ def _gpu(index: int, live: Live, now_s: float, window_s: float, details: Details
 def _with_since(gpu: api.Gpu, now_s: float, since: Since | None) -> api.Gpu:
     if since is None:
         return gpu
-    known = since.of(gpu.index, gpu.clock_events if gpu.up else (_NOT_UP,), now_s)
-    return msgspec.structs.replace(gpu, not_up_since_s=known.pop(_NOT_UP, None), clock_events_since_s=known)
+    causes = [fault.cause for fault in gpu.faults]
+    known = since.of(gpu.index, (*(gpu.clock_events if gpu.up else (_NOT_UP,)), *causes), now_s)
+    return msgspec.structs.replace(
+        gpu,
+        faults=tuple(msgspec.structs.replace(fault, since_s=known[fault.cause]) for fault in gpu.faults),
+        not_up_since_s=known.get(_NOT_UP),
+        clock_events_since_s={event: known[event] for event in gpu.clock_events if event in known},
+    )
 
 
 def _values(live: Live, now_s: float, window_s: float) -> dict[str, object]:

@@ -9,12 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_agent.analysis.gpu_problems import problems
-from aie_agent.analysis.links import BUSY_FOR_S, Link, Moment, best_while_busy, generation_problem, width_problem
+from aie_agent.analysis.gpu_problems import faults
+from aie_agent.analysis.links import (
+    BUSY_FOR_S,
+    Link,
+    Moment,
+    best_while_busy,
+    card_lanes,
+    error_problem,
+    generation_problem,
+    inactive_problem,
+    slot_problem,
+    width_problem,
+)
 from aie_agent.outputs.gpus import gpus
 from aie_agent.samples import Batch, Point
 from aie_agent.sources.nvml.slots import Slot, capped, generation, lanes, read_slot
 from aie_agent.store import Store
+from aie_telemetry.api import GpuFault
 from aie_telemetry.catalogue import CATALOGUE
 
 FULL = Link(width=16, width_max=16, generation=5, generation_max=5)
@@ -47,7 +59,68 @@ def test_no_width_finding_where_nothing_is_known_or_nothing_is_wrong(link: Link)
 def test_fewer_lanes_are_a_problem_also_when_idle() -> None:
     assert "8 lanes of 16" in (width_problem(FULL._replace(width=8)) or "")
     assert "reseat" in (width_problem(FULL._replace(width=8)) or "")
-    assert "the slot has no more" in (width_problem(FULL._replace(width=8, port_width=8)) or "")
+
+
+def test_a_wide_card_in_a_narrow_slot_is_the_slots_fault_and_one_fault() -> None:
+    """NVML's own maximum is 8 there on some drivers: the kernel's is the card's."""
+    link = Link(width=8, width_max=card_lanes(8, 16), port_width=8)
+    assert "16 PCIe lanes, its slot 8" in (slot_problem(link) or "")
+    assert width_problem(link) is None
+    worse = link._replace(width=4)
+    assert slot_problem(worse) is not None
+    assert "4 lanes of 8" in (width_problem(worse) or ""), "and it does not even have those: two things are wrong"
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        Link(width=8, width_max=card_lanes(8, 8), port_width=16),  # a narrow card in a wide slot
+        Link(width=8, width_max=card_lanes(None, 8), port_width=8),  # a bifurcated slot: both have 8
+        Link(width=16, width_max=card_lanes(16, 16), port_width=16),
+        Link(width=16, width_max=card_lanes(16, 16), port_width=1),  # a hypervisor's port
+        Link(width=16, width_max=card_lanes(16, None), port_width=None),
+        Link(width=1, width_max=card_lanes(1, 16), port_width=1, unified_memory=True),
+        Link(width=None, width_max=None, port_width=8),
+    ],
+)
+def test_lanes_that_are_as_they_were_built(link: Link) -> None:
+    assert slot_problem(link) is None
+    assert width_problem(link) is None
+
+
+@given(*[st.none() | st.sampled_from([1, 2, 4, 8, 16])] * 4)
+def test_no_lanes_are_missed_that_nobody_has(width: int | None, nvml: int | None, kernel: int | None, port: int | None) -> None:
+    link = Link(width=width, width_max=card_lanes(nvml, kernel), port_width=port)
+    if width is not None and width >= max(nvml or 0, kernel or 0):
+        assert width_problem(link) is None
+        assert slot_problem(link) is None
+
+
+def test_some_nvlinks_are_not_active() -> None:
+    assert "2 of 18 NVLinks are not active" in (inactive_problem(16, 2) or "")
+
+
+@pytest.mark.parametrize(("active", "inactive"), [(18, 0), (0, 12), (0, 0), (None, None), (18, None)])
+def test_all_nvlinks_or_none_are_normal(active: int | None, inactive: int | None) -> None:
+    """None: a card without a bridge, whose links are all inactive."""
+    assert inactive_problem(active, inactive) is None
+
+
+@pytest.mark.parametrize(
+    ("per_second", "expected"),
+    [
+        ({"replay": 0.1}, "replay 0.1/s"),
+        ({"recovery": 0.02, "crc_flit": 5.0}, "(recovery 0.02/s)"),
+        ({"crc_flit": 100.0}, "crc flit 100/s"),
+    ],
+)
+def test_nvlink_errors_that_rise(per_second: dict[str, float], expected: str) -> None:
+    assert expected in (error_problem(per_second) or "")
+
+
+@pytest.mark.parametrize("per_second", [{}, {"replay": 0.0, "recovery": 0.0}, {"crc_flit": 99.0, "crc_data": 50.0}, {"new": 9e9}])
+def test_nvlink_errors_of_a_link_that_is_well(per_second: dict[str, float]) -> None:
+    assert error_problem(per_second) is None
 
 
 def test_an_older_generation_while_busy() -> None:
@@ -165,9 +238,28 @@ def gauge(name: str, value: float, **labels: str) -> Point:
 )
 def test_the_highest_generation_is_what_card_and_slot_have_in_common(port: int | None, now: float, expected: float) -> None:
     points = [gauge("aie_gpu_pcie_link_generation", now), gauge("aie_gpu_pcie_link_generation_max", 5.0)]
-    found = {point.name: point.value for point in capped(points, Slot(5, 16, port, 16))}
+    found = {point.name: point.value for point in capped(points, Slot(5, 16, port, None))}
     assert found == {"aie_gpu_pcie_link_generation": now, "aie_gpu_pcie_link_generation_max": expected}
     assert capped(points, None) == points
+
+
+@pytest.mark.parametrize(
+    ("slot", "width", "nvml", "expected"),
+    [
+        (Slot(5, 16, 5, 8), 8.0, 8.0, {"aie_gpu_pcie_link_width_max": 16.0, "aie_gpu_pcie_slot_width": 8.0}),
+        (Slot(5, 8, 5, 16), 8.0, 8.0, {"aie_gpu_pcie_link_width_max": 8.0, "aie_gpu_pcie_slot_width": 16.0}),
+        (Slot(5, None, 5, None), 8.0, 16.0, {"aie_gpu_pcie_link_width_max": 16.0}),
+        (Slot(5, 16, 1, 1), 16.0, 16.0, {"aie_gpu_pcie_link_width_max": 16.0}),
+        (None, 8.0, 16.0, {"aie_gpu_pcie_link_width_max": 16.0}),
+    ],
+)
+def test_the_lanes_of_the_card_are_its_own_and_the_slots_stand_beside(
+    slot: Slot | None, width: float, nvml: float, expected: dict[str, float]
+) -> None:
+    points = [gauge("aie_gpu_pcie_link_width", width), gauge("aie_gpu_pcie_link_width_max", nvml)]
+    found = {point.name: point.value for point in capped(points, slot)}
+    assert found == {"aie_gpu_pcie_link_width": width} | expected
+    assert all(point.tags == (("gpu", "0"),) for point in capped(points, slot))
 
 
 class World:
@@ -190,44 +282,60 @@ class World:
             ("aie_gpu_orphan_processes", 0.0),
             ("aie_gpu_orphan_memory_bytes", 0.0),
             ("aie_gpu_memory_unified", 0.0),
+            ("aie_gpu_pcie_slot_width", 16.0),
         ):
             self.set(name, value)
         self.set("aie_gpu_up", 1.0, reason="")
+        self.set("aie_gpu_nvlink_links", 18.0, state="active")
+        self.set("aie_gpu_nvlink_links", 0.0, state="inactive")
         self.set("aie_gpu_ecc_errors_total", 0.0, type="uncorrected", since="volatile")
 
     def set(self, name: str, value: float, **labels: str) -> None:
         self.values[name, tuple(labels.items())] = value
 
-    def problems(self) -> tuple[str, ...]:
+    def faults(self, climb: float = 0.0) -> tuple[GpuFault, ...]:
+        """What is wrong after some seconds, in each of which NVLink's replays rise by `climb`."""
         for second in range(int(BUSY_FOR_S) + 2):
             points = [gauge(name, value, **dict(labels)) for (name, labels), value in self.values.items()]
+            points.append(gauge("aie_gpu_nvlink_errors_total", 7.0 + climb * second, kind="replay"))
             self.store.apply(Batch("nvml", 100.0 + second, points))
-        return gpus(self.store, 100.0 + second, 60.0)[0].problems
+        (gpu,) = gpus(self.store, 100.0 + second, 60.0)
+        assert gpu.problems == tuple(fault.text for fault in gpu.faults)
+        return gpu.faults
 
 
-def test_a_gpu_that_is_well_has_no_problems() -> None:
-    assert World().problems() == ()
+def test_a_gpu_that_is_well_has_no_faults() -> None:
+    """With replays of NVLink from long ago, all links active, lanes as the slot has them."""
+    assert World().faults() == ()
+
+
+def test_nvlink_replays_that_rise_are_a_fault_as_long_as_they_do() -> None:
+    (fault,) = World().faults(climb=2.0)
+    assert (fault.cause, fault.severity) == ("gpu_nvlink_errors", "warning")
+    assert "replay" in fault.text
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "labels", "expected"),
+    ("name", "value", "labels", "cause", "expected"),
     [
-        ("aie_gpu_pcie_link_width", 8.0, {}, "8 lanes of 16"),
-        ("aie_gpu_pcie_link_generation", 3.0, {}, "generation 3 of 5"),
-        ("aie_gpu_row_remap_pending", 1.0, {}, "waits to be replaced"),
-        ("aie_gpu_row_remap_failed", 1.0, {}, "have the board replaced"),
-        ("aie_gpu_power_limit_watts", 400.0, {}, "limited to 400 W of the board's 700 W"),
-        ("aie_gpu_orphan_processes", 2.0, {}, "2 orphan processes hold memory 0.0 GiB"),
-        ("aie_gpu_ecc_errors_total", 3.0, {"type": "uncorrected", "since": "volatile"}, "3 uncorrected ECC errors"),
+        ("aie_gpu_pcie_link_width", 8.0, {}, "gpu_link_width", "8 lanes of 16"),
+        ("aie_gpu_pcie_link_width_max", 32.0, {}, "gpu_slot_width", "32 PCIe lanes, its slot 16"),
+        ("aie_gpu_pcie_link_generation", 3.0, {}, "gpu_link_generation", "generation 3 of 5"),
+        ("aie_gpu_nvlink_links", 2.0, {"state": "inactive"}, "gpu_nvlink_inactive", "2 of 20 NVLinks"),
+        ("aie_gpu_row_remap_pending", 1.0, {}, "gpu_row_remap", "waits to be replaced"),
+        ("aie_gpu_row_remap_failed", 1.0, {}, "gpu_row_remap_failed", "have the board replaced"),
+        ("aie_gpu_power_limit_watts", 400.0, {}, "gpu_power_limit", "limited to 400 W of the board's 700 W"),
+        ("aie_gpu_orphan_processes", 2.0, {}, "gpu_orphan", "2 orphan processes hold memory 0.0 GiB"),
+        ("aie_gpu_ecc_errors_total", 3.0, {"type": "uncorrected", "since": "volatile"}, "gpu_ecc", "3 uncorrected ECC errors"),
     ],
 )
-def test_each_problem_alone(name: str, value: float, labels: dict[str, str], expected: str) -> None:
+def test_each_fault_alone_and_by_its_cause(name: str, value: float, labels: dict[str, str], cause: str, expected: str) -> None:
     world = World()
     world.set(name, value, **labels)
-    found = world.problems()
-    assert len(found) == 1
-    assert expected in found[0]
+    found = world.faults()
+    assert [fault.cause for fault in found] == [cause]
+    assert expected in found[0].text
 
 
 def test_nothing_known_is_nothing_wrong() -> None:
-    assert problems({}, 0.0) == ()
+    assert faults({}, 0.0) == ()

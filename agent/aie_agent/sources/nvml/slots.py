@@ -16,6 +16,7 @@ PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 _GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 _SPEED: Final = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 _MAX_LANES: Final = 32
+_GENERATION, _WIDTH = "aie_gpu_pcie_link_generation", "aie_gpu_pcie_link_width"
 
 
 class Slot(NamedTuple):
@@ -60,17 +61,33 @@ def read_slot(bus: str, root: Path = PCI_DEVICES) -> Slot | None:
 
 
 def capped(points: Iterable[Point], slot: Slot | None) -> list[Point]:
-    """A GPU's points with `aie_gpu_pcie_link_generation_max` being the lesser of card and slot: NVML's own is the card's alone on
-    some hosts. A port that claims less than the link does now is a hypervisor's, and not believed."""
+    """A GPU's points with what the kernel knows: `aie_gpu_pcie_link_generation_max` is the lesser of card and slot,
+    `aie_gpu_pcie_link_width_max` the card's own lanes, `aie_gpu_pcie_slot_width` the slot's. NVML's maxima are the card's alone on
+    some hosts, and the lesser of card and slot on others. A port that claims less than the link does now is a hypervisor's, and not
+    believed."""
     found = list(points)
-    port = slot.port_generation if slot is not None else None
-    now = max((point.value for point in found if point.name == "aie_gpu_pcie_link_generation"), default=0.0)
-    if port is None or port < now:
+    if slot is None:
         return found
-    return [
-        point._replace(value=min(point.value, float(port))) if point.name == "aie_gpu_pcie_link_generation_max" else point
-        for point in found
-    ]
+    now = {point.name: point for point in found if point.name in (_GENERATION, _WIDTH)}
+    generation_limit = _believed(slot.port_generation, now.get(_GENERATION))
+    taken = [_with_slot(point, slot, generation_limit) for point in found]
+    width = now.get(_WIDTH)
+    port = _believed(slot.port_width, width)
+    if width is not None and port is not None:
+        taken.append(width._replace(name="aie_gpu_pcie_slot_width", value=float(port)))
+    return taken
+
+
+def _believed(port: int | None, now: Point | None) -> int | None:
+    return None if port is None or (now is not None and port < now.value) else port
+
+
+def _with_slot(point: Point, slot: Slot, generation_limit: int | None) -> Point:
+    if point.name == f"{_GENERATION}_max" and generation_limit is not None:
+        return point._replace(value=min(point.value, float(generation_limit)))
+    if point.name == f"{_WIDTH}_max" and slot.card_width is not None:
+        return point._replace(value=max(point.value, float(slot.card_width)))
+    return point
 
 
 def _read(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,9 +20,11 @@ from aie_agent.sources.nvml.lanes import Job, Lanes
 from aie_agent.sources.nvml.memory import Memory
 from aie_agent.sources.nvml.process_join import GpuContexts, GpuProcesses
 from aie_agent.sources.nvml.roster import Entry, Roster, points
-from aie_agent.sources.nvml.session import Session
+from aie_agent.sources.nvml.session import Session, on_host
 from aie_agent.sources.nvml.xids import Xids
-from aie_telemetry.api import GpuProcess
+from aie_telemetry.api import GpuFault, GpuProcess
+
+log = logging.getLogger(__name__)
 
 _SESSION: Final = "session"
 # How long others wait for a GPU before they go on without it, and how long the first reading of one may take.
@@ -29,9 +32,15 @@ _PATIENCE_S: Final = 0.25
 _FIRST_PATIENCE_S: Final = 2.0
 # nvmlInit wakes GPUs that sleep, one after the other.
 _OPEN_PATIENCE_S: Final = 10.0
+_CLOSE_PATIENCE_S: Final = 5.0
 _APART_PERIOD_S: Final = 2.0
-# A lost GPU is asked again whether it is back at every `retry`; a new session, which may find it where that does not, is rarer.
+# A lost GPU is asked again whether it is back at every `retry`. A new session interrupts those that work: one is only tried, and
+# more rarely, where none is left that does; else when the driver shows other GPUs.
 _REOPEN_EVERY: Final = 10
+_HANGS: Final = "NVML hangs while its session is opened or closed: see the kernel log"
+_IN_USE: Final = "a call to NVML hangs: the session cannot be given back before it returns"
+# `aie_gpu_up{reason}` of every GPU while there is no session.
+_RELEASED, _CLOSED, _HUNG = "released", "closed", "hung"
 
 # The batch has all series of these: one that is not in it is not current any more.
 _WHOLE: Final = ("aie_gpu_up", "aie_gpu_info")
@@ -102,16 +111,15 @@ class NvmlSource:
         """What of an engine's GPU memory is not exact."""
         return None if self._joined is None else self._joined.engine_note(engine)
 
-    def problems(self, gpu: int) -> tuple[str, ...]:
+    def faults(self, gpu: int) -> tuple[GpuFault, ...]:
         """What is wrong with a GPU that is no number."""
         note = None if self._joined is None else self._joined.note
-        return () if note is None else (note,)
+        return () if note is None else (GpuFault(cause="gpu_pid_namespace", text=note),)
 
     async def close(self) -> None:
         """Ends the session, unless a call hangs: then the process's end does."""
-        await self._end_apart()
-        if not self._lanes.away() and not self._apart.away():
-            await self._lanes.run([Job(_SESSION, self._close_session)], _FIRST_PATIENCE_S)
+        if not await self._end_session():
+            log.warning("NVML is left open: a call to it does not return; it is closed when the process ends")
         self._lanes.close()
         self._apart.close()
 
@@ -129,7 +137,7 @@ class NvmlSource:
     async def _be_open(self, now_s: float) -> None:
         """Raises SourceError where there is no session to read with."""
         if _SESSION in self._lanes.away():
-            raise self._closed(now_s, "NVML hangs while its session is opened or closed: see the kernel log")
+            raise self._closed(now_s, _HANGS, _HUNG)
         await self._be_released(now_s)
         if self._session.is_open and not await self._is_outdated():
             return
@@ -144,12 +152,10 @@ class NvmlSource:
         if time.monotonic() >= until_s:
             self._released_until_s, self._next_try_s = None, 0.0
             return
-        if self._session.is_open:
-            await self._end_apart()
-            if self._lanes.away() or self._apart.away():
-                raise self._closed(now_s, "a call to NVML hangs: the session cannot be given back before it returns")
-            await self._lanes.run([Job(_SESSION, self._close_session)], _OPEN_PATIENCE_S)
-        raise self._closed(now_s, f"NVML is given back for {self._config.released_for:g} s (SIGUSR1; again to take it at once)")
+        if not await self._end_session():
+            raise self._closed(now_s, _IN_USE, _HUNG)
+        text = f"NVML is given back for {self._config.released_for:g} s (SIGUSR1; again to take it at once)"
+        raise self._closed(now_s, text, _RELEASED)
 
     async def _is_outdated(self) -> bool:
         if not self._must_reopen and self._cycle % self._slow_every == 0 and not self._lanes.away():
@@ -163,12 +169,13 @@ class NvmlSource:
         return self._must_reopen and time.monotonic() >= self._next_try_s and not self._lanes.away() and not self._apart.away()
 
     async def _reopen(self, now_s: float) -> None:
-        self._must_reopen = False
         self._next_try_s = time.monotonic() + self._config.retry
-        await self._end_apart()
-        await self._lanes.run([Job(_SESSION, self._open_session)], _OPEN_PATIENCE_S)
+        if not await self._end_session():
+            return  # what still answers is read on; at the next `retry` it is tried again
+        self._must_reopen = False
+        await self._lanes.run([Job(_SESSION, self._session.open)], _OPEN_PATIENCE_S)
         if _SESSION in self._lanes.away():
-            raise self._closed(now_s, "NVML hangs while its session is opened or closed: see the kernel log")
+            raise self._closed(now_s, _HANGS, _HUNG)
         if not self._session.is_open:
             raise self._closed(now_s, self._session.error or "NVML is closed")
         self._cycle = 0
@@ -176,24 +183,26 @@ class NvmlSource:
         self._watched.clear()
         self._on_gpus.clear()
 
-    def _open_session(self) -> None:
-        self._close_session()
-        self._session.open()
+    async def _end_session(self) -> bool:
+        """Closes the session if there is one. False while a thread is inside NVML: what it works on must not be taken away."""
+        await self._end_apart()
+        if self._session.is_open and not self._lanes.away() and not self._apart.away():
+            await self._lanes.run([Job(_SESSION, self._close_session)], _CLOSE_PATIENCE_S)
+        return not self._session.is_open and not self._lanes.away() and not self._apart.away()
 
     def _close_session(self) -> None:
-        if self._xids is not None and self._session.is_open:
-            self._xids.unwatch()
-        self._session.close()
+        if self._xids is None or self._xids.unwatch():
+            self._session.close()
 
-    def _closed(self, now_s: float, reason: str) -> SourceError:
-        """What is known without a session: how many GPUs there should be. Whether they are up nobody knows."""
+    def _closed(self, now_s: float, text: str, reason: str = _CLOSED) -> SourceError:
+        """What is known without a session: which GPUs there should be. None of them is up."""
         batch = Batch(self.name, now_s, whole=_WHOLE)
-        self.entries = []
+        self.entries = self._roster.down(reason)
         if self._roster.expected:
-            batch.points += [point for point in points([], self._roster.expected, "", False) if point.name == "aie_gpu_expected"]
+            batch.points += points(self.entries, self._roster.expected, self._session.driver, self._session.is_simulated)
         if self._xids is not None:
             self._add_xids(batch, self._xids)
-        return SourceError(reason, batch)
+        return SourceError(text, batch)
 
     # The GPUs
 
@@ -212,12 +221,13 @@ class NvmlSource:
 
     def _revive(self) -> None:
         """Asks GPUs that are gone again, now and then."""
-        gone = [gpu for gpu in self._session.gpus if gpu.device is not None and gpu.device.gone is not None]
+        gpus = self._session.gpus
+        gone = [gpu for gpu in gpus if gpu.device is not None and gpu.device.gone is not None]
         if not gone or time.monotonic() < self._next_revival_s or self._lanes.away():
             return
         self._next_revival_s = time.monotonic() + self._config.retry
         self._revivals += 1
-        self._must_reopen |= self._revivals % _REOPEN_EVERY == 0
+        self._must_reopen |= len(gone) == len(gpus) and self._revivals % _REOPEN_EVERY == 0
         for gpu in gone:
             gpu.revive()
 
@@ -266,20 +276,14 @@ class NvmlSource:
         """Waits for events of all GPUs: anew when one has come back, for its events go to the handle that it has now."""
         if self._xids is None or self._session.door is None:
             return
-        devices = self._devices_by_bus(gpus)
-        if all(any(device is known for known in self._watched) for device in devices.values() if device.gone is None):
+        devices = _devices_by_bus(gpus)
+        if all(any(device is known for known in self._watched) for device in devices.values()):
             return
-        self._watched = list(devices.values())
+        began: list[bool] = []
         watch = partial(self._xids.watch, self._session.door, devices)
-        await self._lanes.run([Job(_SESSION, watch)], _FIRST_PATIENCE_S)
-
-    def _devices_by_bus(self, gpus: Iterable[GpuReader]) -> dict[str, Device]:
-        found = {}
-        for gpu in gpus:
-            bus = None if gpu.identity is None else bus_id(gpu.identity.pci_bus_id)
-            if bus is not None and gpu.device is not None:
-                found[bus] = gpu.device
-        return found
+        await self._lanes.run([Job(_SESSION, lambda: began.append(watch()))], _FIRST_PATIENCE_S)
+        if any(began):
+            self._watched = list(devices.values())
 
     def _add_xids(self, batch: Batch, xids: Xids) -> None:
         names = {
@@ -287,6 +291,23 @@ class NvmlSource:
             for entry in self.entries
             if entry.identity is not None and (bus := bus_id(entry.identity.pci_bus_id)) is not None
         }
+        there = {bus for name in on_host() if (bus := bus_id(name)) is not None}
+        xids.expect(there | names.keys())
+        # One GPU that never said who it is, and one place on the bus that is nobody's: they belong together.
+        nameless = [entry for entry in self.entries if entry.identity is None]
+        unclaimed = there - names.keys()
+        if len(nameless) == len(unclaimed) == 1:
+            names[unclaimed.pop()] = str(nameless[0].index)
         found = xids.collect(names)
         batch.points += found.points
         batch.events += found.events
+
+
+def _devices_by_bus(gpus: Iterable[GpuReader]) -> dict[str, Device]:
+    """Those that are there: what is gone is not passed on."""
+    found = {}
+    for gpu in gpus:
+        bus = None if gpu.identity is None else bus_id(gpu.identity.pci_bus_id)
+        if bus is not None and gpu.device is not None and gpu.device.gone is None:
+            found[bus] = gpu.device
+    return found
