@@ -49,7 +49,7 @@ class Hello(NamedTuple):
 class Found(NamedTuple):
     """An engine that the scan for known engines found: what it would be called, its processes (the one that was started first), and
     where its page can be read from here. `note` says why it cannot, `hint` what may be the reason if nothing is there. `place` is
-    what it would be called by where it serves, whatever name it was given."""
+    what it would be called by where it serves, whatever name it was given. `pod` is the UID of its Kubernetes pod."""
 
     name: str
     kind: str
@@ -59,6 +59,7 @@ class Found(NamedTuple):
     note: str | None = None
     hint: str | None = None
     place: str | None = None
+    pod: str | None = None
 
 
 @dataclass(slots=True)

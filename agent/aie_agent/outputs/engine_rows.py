@@ -73,6 +73,7 @@ class EngineRows:
             state=self._engines.state(name),
             down_since_s=self._engines.down_since_s(name),
             container=found.container if found else None,
+            pod=found.pod if found else None,
             metrics_from=self._origins(name, now_s),
             processes=tuple(_process(row) for row in self._processes.rows(name)),
             page_reason=self._page_reason(name, found),

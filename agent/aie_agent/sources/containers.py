@@ -5,11 +5,14 @@ A process joins an engine when all of this holds: it is in the same container, a
 the same first process of that container (so nobody entered it from outside, as `docker exec` does); it began after the engine; it
 is no engine itself; and it computes on a GPU, or calls itself one of the engine's workers. What else runs in a container (a proxy,
 a monitor, a shell) never does.
+
+Beside that: which Kubernetes pod a process belongs to, by the path of its control group.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +21,14 @@ _COMPUTES: Final = frozenset({"/dev/nvidia-uvm", "/dev/kfd"})
 """Devices that a process of CUDA or ROCm holds; one that only asks for the state of a GPU (NVML) does not."""
 
 _MOST_PARENTS: Final = 200
+
+# .../kubepods/burstable/podUID/... (cgroupfs), .../kubepods-burstable-podUID.slice/... (systemd, where "-" in the UID is "_", or
+# escaped). A static pod's UID is a hash without hyphens.
+_HYPHEN: Final = rb"(?:-|_|\\x2d)"
+_POD: Final = re.compile(
+    rb"kubepods[^\n]*?[/-]pod([0-9a-f]{8}(?:" + _HYPHEN + rb"[0-9a-f]{4}){3}" + _HYPHEN + rb"[0-9a-f]{12}|[0-9a-f]{32})"
+    rb"(?:\.slice)?(?=[:/\n]|$)"
+)
 
 
 class Member(NamedTuple):
@@ -74,6 +85,13 @@ def _first(tgid: int, container: str, members: Mapping[int, Member], container_o
             break
         tgid = parent
     return tgid
+
+
+def pod_uid(cgroup: bytes) -> str | None:
+    """/proc/PID/cgroup: the UID of the innermost Kubernetes pod, as the API server writes it; of v1 and v2, of both cgroup drivers
+    of the kubelet. None outside of any."""
+    found = _POD.findall(cgroup)
+    return re.sub(_HYPHEN, b"-", found[-1]).decode() if found else None
 
 
 def computes_on_gpu(process: Path) -> bool:

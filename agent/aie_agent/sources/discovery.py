@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from aie_agent.samples import Batch, Found
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.containers import Member, Root, computes_on_gpu, joined
+from aie_agent.sources.containers import Member, Root, computes_on_gpu, joined, pod_uid
 from aie_agent.sources.known_engines import Known, engine_of, flag_value, is_title, port_of, read_command
 from aie_agent.sources.listeners import Listener, held_sockets, listeners
 from aie_agent.sources.procfs import Procfs
@@ -170,10 +170,13 @@ class Scanner:
         return list(joined(roots, members, grouped, container_of, lambda tgid: computes_on_gpu(self._proc / str(tgid))))
 
     def _container(self, tgid: int) -> str | None:
+        return text.container_id(self._cgroup(tgid))
+
+    def _cgroup(self, tgid: int) -> bytes:
         try:
-            return text.container_id(self._procfs.read(f"{tgid}/cgroup") or b"")
+            return self._procfs.read(f"{tgid}/cgroup") or b""
         except OSError:
-            return None
+            return b""
 
     def _endpoint(self, root: Process, members: list[Process], here: Mapping[str, Listener], before: str | None) -> Endpoint | None:
         assert root.known is not None
@@ -200,7 +203,8 @@ class Scanner:
         flag = root.known.page_flag
         hint = f"it was started without {flag}" if flag and flag not in root.argv else None
         place = _place(root, endpoint, container)
-        return Found(_given_name(root) or place, root.known.kind, tuple(members), url, container, note, hint, place)
+        pod = pod_uid(self._cgroup(root.tgid))
+        return Found(_given_name(root) or place, root.known.kind, tuple(members), url, container, note, hint, place, pod)
 
 
 def in_turn(found: Mapping[int, Sequence[Found]], first: Set[int], most: int) -> tuple[list[Found], Counter[int]]:

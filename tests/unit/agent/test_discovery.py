@@ -187,6 +187,9 @@ def test_its_own_name(host: Host) -> None:
     assert [found.name for found in host.scan()] == ["chat", "aie-engine-8001"]
 
 
+POD = "0a1b2c3d-4e5f-6789-abcd-ef0123456789"
+
+
 class TestContainers:
     def test_in_the_hosts_network(self, host: Host) -> None:
         host.process(10, VLLM, cgroup=f"0::/system.slice/docker-{HEX}.scope\n")
@@ -197,7 +200,7 @@ class TestContainers:
     @pytest.mark.parametrize(
         "cgroup",
         [
-            f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{HEX}.scope\n",
+            f"0::/kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/cri-containerd-{HEX}.scope\n",
             f"12:cpu:/docker/{HEX}\n11:memory:/docker/{HEX}\n",
             f"0::/machine.slice/libpod-{HEX}.scope/container\n",
         ],
@@ -211,6 +214,7 @@ class TestContainers:
         host.listen(20, 8000)
         (found,) = host.scan()
         assert (found.name, found.url, found.container) == ("vllm-0123456789ab", None, "0123456789ab")
+        assert found.pod == (POD if "kubepods" in cgroup else None)
         assert "port 8000 of container 0123456789ab, not of this host" in str(found.note)
 
     def test_a_namespace_without_a_container(self, host: Host) -> None:

@@ -13,7 +13,14 @@ from aie_agent.analysis.memory import unaccounted
 from aie_agent.identity import Engines, Origin
 from aie_agent.samples import Batch, Point
 from aie_agent.sources.nvml.cuda_devices import GpuName
-from aie_agent.sources.nvml.process_join import GONE_AFTER_S, STUCK_AFTER_S, GpuContexts, GpuProcesses, in_other_pid_namespace
+from aie_agent.sources.nvml.process_join import (
+    GONE_AFTER_S,
+    STRANGER_STUCK_AFTER_S,
+    STUCK_AFTER_S,
+    GpuContexts,
+    GpuProcesses,
+    in_other_pid_namespace,
+)
 from aie_agent.sources.nvml.processes import Context
 from aie_agent.sources.procfs import Procfs
 from aie_agent.store import Store
@@ -22,6 +29,7 @@ from aie_telemetry.catalogue import Kind
 GIB = 1 << 30
 GPUS = [GpuName(number, f"GPU-{number}", "H100") for number in range(2)]
 CONTAINER = "0123456789ab" + "c" * 52
+POD = "0a1b2c3d-4e5f-6789-abcd-ef0123456789"
 
 
 class World:
@@ -66,12 +74,12 @@ def world(tmp_path: Path) -> Iterator[World]:
     found.runner.close()
 
 
-def test_a_process_is_joined_to_its_engine_by_tgid_and_to_its_container_by_cgroup(world: World) -> None:
-    world.process(200, cgroup=f"0::/kubepods/burstable/pod1/{CONTAINER}\n")
+def test_a_process_is_joined_to_its_engine_by_tgid_and_to_its_container_and_pod_by_cgroup(world: World) -> None:
+    world.process(200, cgroup=f"0::/kubepods/burstable/pod{POD}/{CONTAINER}\n")
     world.look(1.0, [context(100, 4 * GIB), context(200, 2 * GIB)])
     mine, other = world.joiner.rows(0)
     assert (mine.tgid, mine.engine, mine.command, mine.orphan, mine.container) == (100, "vllm", "proc-100", False, None)
-    assert (other.tgid, other.engine, other.orphan, other.container) == (200, None, False, CONTAINER[:12])
+    assert (other.tgid, other.engine, other.orphan, other.container, other.pod) == (200, None, False, CONTAINER[:12], POD)
     assert world.value("aie_engine_memory_physical_bytes", engine="vllm", device="cuda0") == 4 * GIB
     assert world.value("aie_engine_gpu_contexts", engine="vllm", device="cuda0") == 1
     assert world.value("aie_gpu_processes", gpu="0") == 2
@@ -130,12 +138,13 @@ def test_a_gpu_that_tells_no_processes_has_no_count(world: World) -> None:
 
 
 def test_what_is_normal_is_no_orphan(world: World) -> None:
-    """The null: a neighbour's training job, a process that waits for its disk now and then, one that just ended. None in minutes:
-    the rule is exact, and what could be false is that somebody waits in the kernel at each of ten looks."""
+    """The null: a neighbour's training job, one that reads its checkpoint from a slow share for four minutes in a row, a process
+    that just ended. None in a quarter of an hour: the rule is exact, and what could be false is that somebody waits in the kernel
+    at each of three hundred looks."""
     world.process(200)
-    for second in range(200):
-        if second % 10 in (0, 9):
-            world.process(201, state="S" if second % 10 == 9 else "D")
+    for second in range(900):
+        if second % 300 in (0, 240):
+            world.process(201, state="S" if second % 300 == 240 else "D")
         world.look(float(second), [context(100), context(200), context(201), *([context(300)] if second % 7 < 4 else [])])
         assert world.value("aie_gpu_orphan_processes", gpu="0") == 0, second
         assert world.value("aie_gpu_orphan_memory_bytes", gpu="0") == 0
@@ -167,14 +176,39 @@ def test_a_process_that_is_gone_and_still_holds_memory_is_an_orphan(world: World
     assert [(row.tgid, row.orphan) for row in world.joiner.rows(0)] == [(300, True), (100, False)]
 
 
-@pytest.mark.parametrize(("state", "patience_s"), [("Z", GONE_AFTER_S), ("D", STUCK_AFTER_S)])
-def test_zombies_and_what_hangs_in_the_kernel(world: World, state: str, patience_s: float) -> None:
+@pytest.mark.parametrize(("state", "patience_s"), [("Z", GONE_AFTER_S), ("D", STRANGER_STUCK_AFTER_S)])
+def test_zombies_and_strangers_that_hang_in_the_kernel(world: World, state: str, patience_s: float) -> None:
     world.process(300, state=state)
     world.look(0.0, [context(300, None)])
+    world.look(patience_s - 1, [context(300, None)])
     assert world.value("aie_gpu_orphan_processes", gpu="0") == 0
     world.look(patience_s, [context(300, None)])
     assert world.value("aie_gpu_orphan_processes", gpu="0") == 1
     assert world.value("aie_gpu_orphan_memory_bytes", gpu="0") is None, "the driver does not tell, so nobody knows"
+
+
+def test_what_an_engine_started_hangs_in_the_kernel_for_seconds_only(world: World) -> None:
+    """The engine lives on, and this one is no descendant of it any more."""
+    world.process(101, parent=100)
+    world.look(0.0, [context(101)])
+    assert world.joiner.rows(0)[0].engine == "vllm"
+    world.process(101, parent=1, state="D")
+    world.look(1.0, [context(101)])
+    world.look(STUCK_AFTER_S, [context(101)])
+    assert world.value("aie_gpu_orphan_processes", gpu="0") == 0
+    world.look(1.0 + STUCK_AFTER_S, [context(101)])
+    assert world.value("aie_gpu_orphan_processes", gpu="0") == 1
+
+
+def test_what_hung_and_then_ends_is_gone_since_just_then(world: World) -> None:
+    world.process(300, state="D")
+    for second in range(100):
+        world.look(float(second), [context(300)])
+    world.proc.end(300)
+    world.look(100.0, [context(300)])
+    assert world.value("aie_gpu_orphan_processes", gpu="0") == 0, "the driver has not noticed yet"
+    world.look(100.0 + GONE_AFTER_S, [context(300)])
+    assert world.value("aie_gpu_orphan_processes", gpu="0") == 1
 
 
 def test_a_worker_that_outlives_its_engine_is_an_orphan(world: World) -> None:

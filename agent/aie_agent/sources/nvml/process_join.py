@@ -1,9 +1,9 @@
 """Who the processes on GPUs are: the engine and the container of each, what it calls the GPU, and whether anybody still wants it.
 
 An orphan holds a context and belongs to no engine that lives, and nothing can come of it any more: it is gone from /proc (the
-driver holds on to what it held), a zombie, hangs in the kernel (state D) for ten seconds, or was started by an engine whose
-processes have all ended. Everything else that is no engine of ours is another's work, and is left alone: a training job is no
-orphan.
+driver holds on to what it held), a zombie, was started by an engine whose processes have all ended, or hangs in the kernel (state
+D): for ten seconds where an engine started it, for five minutes else, since another's job may well wait so long for a disk that is
+far away. Everything else that is no engine of ours is another's work, and is left alone: a training job is no orphan.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from aie_agent.identity import Engines
 from aie_agent.namesakes import ProcessId
 from aie_agent.samples import Point
 from aie_agent.sources import procfs_text as text
+from aie_agent.sources.containers import pod_uid
 from aie_agent.sources.nvml.cuda_devices import GpuName, Numbering, numbering, parse_environ
-from aie_agent.sources.nvml.processes import Context
+from aie_agent.sources.nvml.processes import Context, total_of
 from aie_agent.sources.procfs import Procfs
 from aie_telemetry.api import GpuProcess
 from aie_telemetry.catalogue import Kind
@@ -27,7 +28,9 @@ from aie_telemetry.catalogue import Kind
 GONE_AFTER_S: Final = 5.0
 """A process that ends stays in NVML's list for a moment; one that is there for so long without being in /proc is held."""
 STUCK_AFTER_S: Final = 10.0
-"""Waiting in the kernel is normal for a moment."""
+"""Waiting in the kernel is normal for a moment, for what an engine started."""
+STRANGER_STUCK_AFTER_S: Final = 300.0
+"""Nobody knows what a process of no engine waits for: reading a checkpoint from a slow share takes minutes."""
 
 _INIT_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO: the kernel's own number for the first namespace
 _GENERATIONS: Final = 8
@@ -57,6 +60,7 @@ class _Known:
 
     command: str
     container: str | None
+    pod: str | None
     environ: dict[str, str] | None
     owner: _Engine | None = None
 
@@ -69,6 +73,20 @@ class _Seen:
     state: str = ""
     parent_tgid: int | None = None
     hidden: bool = False
+
+
+class _Doubt(NamedTuple):
+    """Why a process may be an orphan, and for how long it must be so."""
+
+    why: str
+    patience_s: float
+
+
+_GONE: Final = _Doubt("gone", GONE_AFTER_S)
+_ZOMBIE: Final = _Doubt("zombie", GONE_AFTER_S)
+_LEFT: Final = _Doubt("left", GONE_AFTER_S)
+_STUCK: Final = _Doubt("stuck", STUCK_AFTER_S)
+_STRANGER_STUCK: Final = _Doubt("stuck", STRANGER_STUCK_AFTER_S)
 
 
 class _Row(NamedTuple):
@@ -105,7 +123,7 @@ class GpuProcesses:
         self._procfs = procfs
         self.other_namespace = other_namespace()
         self._known: dict[ProcessId, _Known] = {}
-        self._doubtful_since_s: dict[int, float] = {}
+        self._doubtful_since_s: dict[tuple[int, str], float] = {}
         self._joined = _Joined()
 
     @property
@@ -183,9 +201,10 @@ class GpuProcesses:
 
     def _describe(self, pid: int) -> _Known:
         """What does not change while a process lives. What may not be read is left out."""
-        container, environ = None, None
+        container, pod, environ = None, None, None
         try:
-            container = text.container_id(self._procfs.read(f"{pid}/cgroup") or b"")
+            cgroup = self._procfs.read(f"{pid}/cgroup") or b""
+            container, pod = text.container_id(cgroup), pod_uid(cgroup)
             content = self._procfs.read(f"{pid}/environ")
             environ = None if content is None else parse_environ(content)
         except OSError:
@@ -194,7 +213,7 @@ class GpuProcesses:
             command = self._procfs.command(pid)
         except (OSError, ValueError):
             command = ""
-        return _Known(command, container, environ)
+        return _Known(command, container, pod, environ)
 
     def _of(self, seen: Mapping[int, _Seen], pid: int) -> _Known | None:
         each = seen.get(pid)
@@ -230,23 +249,25 @@ class GpuProcesses:
         return None
 
     def _orphans(self, seen: Mapping[int, _Seen], owners: Mapping[int, _Engine], now_s: float) -> set[int]:
-        doubtful = {
-            pid: patience_s for pid, each in seen.items() if pid not in owners and (patience_s := self._doubt(each)) is not None
+        doubts = {pid: doubt for pid, each in seen.items() if pid not in owners and (doubt := self._doubt(each)) is not None}
+        # By why: what waited in the kernel for minutes and then ends is gone since just now.
+        self._doubtful_since_s = {
+            (pid, doubt.why): self._doubtful_since_s.get((pid, doubt.why), now_s) for pid, doubt in doubts.items()
         }
-        self._doubtful_since_s = {pid: self._doubtful_since_s.get(pid, now_s) for pid in doubtful}
-        return {pid for pid, patience_s in doubtful.items() if now_s - self._doubtful_since_s[pid] >= patience_s}
+        return {pid for pid, doubt in doubts.items() if now_s - self._doubtful_since_s[pid, doubt.why] >= doubt.patience_s}
 
-    def _doubt(self, seen: _Seen) -> float | None:
-        """For how long a process must be like this to be an orphan; None where it is none."""
+    def _doubt(self, seen: _Seen) -> _Doubt | None:
         if seen.process is None:
-            return None if seen.hidden else GONE_AFTER_S
+            return None if seen.hidden else _GONE
         if seen.state == "Z":
-            return GONE_AFTER_S
+            return _ZOMBIE
         owner = self._known[seen.process].owner
         elders = owner.processes - {seen.process} if owner is not None else frozenset()
         if elders and not any(self._procfs.start_ticks(each.tgid) == each.start_ticks for each in elders):
-            return GONE_AFTER_S
-        return STUCK_AFTER_S if seen.state == "D" else None
+            return _LEFT
+        if seen.state != "D":
+            return None
+        return _STRANGER_STUCK if owner is None else _STUCK
 
 
 def _parent(seen: Mapping[int, _Seen], pid: int) -> int | None:
@@ -268,6 +289,7 @@ def _processes(rows: Sequence[_Row], gpu: int) -> tuple[GpuProcess, ...]:
             memory_bytes=row.context.memory_bytes,
             sm_ratio=row.context.sm_ratio,
             container=row.known.container if row.known else None,
+            pod=row.known.pod if row.known else None,
             parent_tgid=row.parent_tgid,
         )
         for row in mine
@@ -282,7 +304,7 @@ def _gpu_points(rows: Sequence[_Row], gpu: int) -> list[Point]:
         Point("aie_gpu_processes", Kind.GAUGE, tags, float(len(mine))),
         Point("aie_gpu_orphan_processes", Kind.GAUGE, tags, float(len(orphans))),
     ]
-    held = _total(orphans)
+    held = total_of(orphans)
     if held is not None:
         points.append(Point("aie_gpu_orphan_memory_bytes", Kind.GAUGE, tags, float(held)))
     return points
@@ -308,7 +330,7 @@ def _engine_points(engine: str, rows: Sequence[_Row], gpus: Sequence[GpuContexts
     for device, count in contexts.items():
         tags = (("device", device), ("engine", engine))
         points.append(Point("aie_engine_gpu_contexts", Kind.GAUGE, tags, float(count)))
-        total = _total(memory[device])
+        total = total_of(memory[device])
         if total is not None:
             points.append(Point("aie_engine_memory_physical_bytes", Kind.GAUGE, tags, float(total)))
     return points, list(notes)
@@ -341,12 +363,3 @@ def _whole_note(device: str, *, known: bool) -> str:
     if known:
         return f"{device}: the driver does not tell memory by process: this is all that is in use on the GPU, where it is alone"
     return f"{device}: the driver does not tell memory by process, and it is not alone on the GPU"
-
-
-def _total(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total

@@ -119,7 +119,7 @@ class ProcessReader:
         held: dict[int, list[int | None]] = {}
         for (pid, _), value in memory.items():
             held.setdefault(pid, []).append(value)
-        return [Context(pid, "+".join(dict.fromkeys(kinds[pid])), _sum(held[pid]), ratios.get(pid)) for pid in sorted(kinds)]
+        return [Context(pid, "+".join(dict.fromkeys(kinds[pid])), total_of(held[pid]), ratios.get(pid)) for pid in sorted(kinds)]
 
     def _list(self, kind: str, call: str, total_bytes: float | None) -> list[Entry] | Absent:
         """One list, in the layout that was found to be true; else in the first that can be."""
@@ -175,7 +175,8 @@ def _agreed(doubted: list[list[Entry]]) -> list[Entry] | None:
     return doubted[0]
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def total_of(values: Iterable[int | None]) -> int | None:
+    """The sum, or None where one of them is not known."""
     total = 0
     for value in values:
         if value is None:
