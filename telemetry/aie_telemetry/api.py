@@ -10,6 +10,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from aie_telemetry.api_probes import Coverage as Coverage
+from aie_telemetry.api_probes import CudaCopies as CudaCopies
+from aie_telemetry.api_probes import CudaSyncs as CudaSyncs
+from aie_telemetry.api_probes import CudaUse as CudaUse
+from aie_telemetry.api_probes import Lock as Lock
+from aie_telemetry.api_probes import Waits as Waits
+
 VERSION: Final = 1
 
 Severity = Literal["info", "warning", "critical"]
@@ -77,7 +84,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     quota took from it. `state` is "unknown" while no process of it was seen; `note` says why. `container` is the beginning of
     its container's id, `pod` the uid of its Kubernetes pod. `page_reason` is why its metrics page cannot be read at present.
     `running_at_end` is of an engine that is down: how many requests ran when it was last heard, for as long as the agent remembers
-    its metrics.
+    its metrics. `waits`, `locks` (the worst five), `cuda` and `coverage` are what probes see of it, `probe_overhead_ratio` the
+    share of one CPU that they took from it.
     """
 
     name: str
@@ -116,6 +124,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     running_history: tuple[float | None, ...] = ()
     page_reason: str | None = None
     running_at_end: float | None = None
+    waits: Waits | None = None
+    locks: tuple[Lock, ...] = ()
+    cuda: CudaUse | None = None
+    coverage: tuple[Coverage, ...] = ()
+    probe_overhead_ratio: float | None = None
     note: str | None = None
 
 
