@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from aie_agent.sources.kernel_log import KERNEL_FACILITY, USER_FACILITY, KernelL
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.door import Absent, Device, Door
 from aie_agent.sources.nvml.xids import Xids
+from aie_telemetry.xids import COMMON
 
 KMSG = Path("/dev/kmsg")
 LOST_BUS = "00fe:ee:01"  # a bus that no host has
@@ -93,6 +95,52 @@ def test_lines_that_came_before_and_after_the_start(kmsg: Callable[[str], None])
     assert "fallen off the bus" in collection.events[0].summary
     assert "kernel_log" not in with_facility_1.problems
     with_facility_1.close()
+
+
+def test_what_was_counted_before_a_read_failed_is_not_counted_again(kmsg: Callable[[str], None]) -> None:
+    """The log is opened anew then, and the kernel gives it from its beginning."""
+    name = {LOST_BUS: "7"}
+    kernel_log = KernelLog()
+    xids = Xids(kernel_log=kernel_log, facility=USER_FACILITY)
+    xids.collect(name)
+    kmsg("NVRM: Xid (PCI:00fe:ee:01): 79, pid=1, name=one, text of the driver")
+    assert xids_of(xids, name) == {"79": 1.0}
+    unreadable = os.open(os.devnull, os.O_WRONLY)
+    assert kernel_log._descriptor is not None
+    os.dup2(unreadable, kernel_log._descriptor)
+    os.close(unreadable)
+    assert xids_of(xids, name) == {"79": 1.0}
+    assert "kernel_log" in xids.problems
+    kmsg("NVRM: Xid (PCI:00fe:ee:01): 79, pid=1, name=two, while nobody could read")
+    assert xids_of(xids, name) == {"79": 2.0}
+    assert "kernel_log" not in xids.problems
+    assert xids_of(xids, name) == {"79": 2.0}
+    xids.close()
+
+
+def test_what_a_failed_read_had_read_comes_with_the_next(tmp_path: Path) -> None:
+    """A descriptor that fails in the midst of the log, and then is opened anew: as in the test of records that were overwritten."""
+    answers: Iterator[bytes | OSError] = iter(
+        [b"4,1,5,-;one\n", BlockingIOError(11, "empty"), b"4,2,6,-;two\n", OSError(5, "Input/output error")]
+        + [b"4,1,5,-;one\n", b"4,2,6,-;two\n", b"4,3,7,-;three\n", BlockingIOError(11, "empty")]
+    )
+    log = KernelLog(tmp_path / "log")
+    (tmp_path / "log").write_bytes(b"")
+    real_read = os.read
+
+    def read(descriptor: int, size: int) -> bytes:
+        answer = next(answers) if descriptor == log._descriptor else real_read(descriptor, size)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "read", read)
+        assert [record.text for record in log.read()] == ["one"]
+        with pytest.raises(OSError, match="Input/output error"):
+            log.read()
+        assert [record.text for record in log.read()] == ["two", "three"]
+    log.close()
 
 
 def test_what_a_user_writes_is_not_believed(kmsg: Callable[[str], None]) -> None:
@@ -201,17 +249,17 @@ def test_stopping_ends_the_thread_and_gives_the_set_back(gpus: simulate.Controll
     assert not isinstance(door.query("nvmlEventSetCreate", None), Absent)
 
 
-def test_a_gpu_that_comes_back_gives_events_again(
+def test_a_gpu_that_could_not_be_registered_for_a_moment_gives_events_later(
     gpus: simulate.Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aie_agent.sources.nvml.xid_events._REGISTER_AGAIN_S", 0.05)
     door, devices = opened()
     names = {bus: str(device.index) for bus, device in devices.items()}
-    gpus.lose(1)
+    gpus.fail("nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
     xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
     xids.watch(door, devices, wait_ms=20)
     until(lambda: "nvml_events" not in xids.problems)
-    gpus.lose(1, False)
+    gpus.fail("nvmlDeviceRegisterEvents", 0, gpu=1)
 
     def arrived() -> bool:
         gpus.push_xid(1, 31)
@@ -219,6 +267,63 @@ def test_a_gpu_that_comes_back_gives_events_again(
 
     until(arrived)
     xids.close()
+
+
+def test_a_handle_that_is_gone_is_never_registered_again(
+    gpus: simulate.Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aie_agent.sources.nvml.xid_events._REGISTER_AGAIN_S", 0.0)
+    monkeypatch.setattr("aie_agent.sources.nvml.xid_events._RETRY_S", 0.01)
+    door, devices = opened()
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    until(lambda: "nvml_events" not in xids.problems)
+    assert gpus.calls("nvmlDeviceRegisterEvents") == 3
+    gpus.lose(1)
+    lost = next(device for device in devices.values() if device.index == 1)
+    until(lambda: lost.gone == "lost" and "nvml_events" not in xids.problems)
+    # The first set, and once more of all three, which tells of the loss.
+    assert gpus.calls("nvmlDeviceRegisterEvents") == 6
+    waits = gpus.calls("nvmlEventSetWait_v2")
+    until(lambda: gpus.calls("nvmlEventSetWait_v2") > waits + 20)
+    assert gpus.calls("nvmlDeviceRegisterEvents") == 6
+    gpus.lose(1, False)
+    _, renewed = opened()
+    assert xids.watch(door, renewed, wait_ms=20)
+    until(lambda: "nvml_events" not in xids.problems)
+    assert gpus.calls("nvmlDeviceRegisterEvents") == 9
+    xids.close()
+
+
+def test_a_waiter_that_hangs_is_left_alone_and_nvml_with_it(gpus: simulate.Controller, tmp_path: Path) -> None:
+    door, devices = opened()
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    until(lambda: "nvml_events" not in xids.problems)
+    gpus.delay("nvmlEventSetWait_v2", 600.0)
+    waits = gpus.calls("nvmlEventSetWait_v2")
+    until(lambda: gpus.calls("nvmlEventSetWait_v2") > waits)
+    try:
+        assert not xids.unwatch()
+        assert xids.problems["nvml_events"] == "a call to NVML hangs"
+        assert not xids.watch(door, devices, wait_ms=20), "no second waiter beside one that hangs"
+        assert sum(thread.name == "nvml-events" for thread in threading.enumerate()) == 1
+    finally:
+        gpus.delay("nvmlEventSetWait_v2", 0.0)
+    until(xids.unwatch)
+    xids.close()
+
+
+def test_the_first_line_about_a_gpu_gives_it_all_common_xids_at_zero(kmsg: Callable[[str], None]) -> None:
+    """It fell off the bus before the agent started: NVML never showed it, and a rate needs the series to begin at 0."""
+    xids = Xids(kernel_log=KernelLog(), facility=USER_FACILITY)
+    xids.collect({})
+    kmsg("NVRM: Xid (PCI:00fe:ee:02): 79, pid=1, name=x, GPU has fallen off the bus.")
+    counted = [point for point in xids.collect({}).points if point.name == "aie_gpu_xid_errors_total"]
+    points = {tags["xid"]: point.value for point in counted if (tags := dict(point.tags))["gpu"] == "00fe:ee:02"}
+    xids.close()
+    assert points["79"] == 1.0
+    assert {int(number) for number, value in points.items() if value == 0} == set(COMMON) - {79}
 
 
 def test_names_stay_while_nvml_is_closed(gpus: simulate.Controller, tmp_path: Path) -> None:

@@ -223,3 +223,8 @@ def _key(call: str, args: tuple[Any, ...]) -> Hashable:
 def down_reason(absent: Absent) -> str:
     """`aie_gpu_up{reason}` of a GPU of which this is all that could be learned."""
     return _DOWN.get(absent.reason, "error")
+
+
+def is_gone(absent: Absent) -> bool:
+    """Whether this answer says that the GPU is not there any more: its handle is of no use."""
+    return absent.reason in _DOWN

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Final
+
+from aie_agent.sources.nvml import library
 
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 _NVIDIA: Final = "0x10de"
 _DISPLAY: Final = "0x03"  # PCI class 03: VGA and 3D controllers
-_LIBRARY: Final = "libnvidia-ml.so.1"
 _SIGNS: Final = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia"))
 
 
 def is_expected(pci_devices: Path = _PCI_DEVICES) -> bool:
     """Whether a GPU of NVIDIA is on the bus, or a driver or its library is there."""
-    return any(path.exists() for path in _SIGNS) or _on_bus(pci_devices) or _has_library()
+    return any(path.exists() for path in _SIGNS) or _on_bus(pci_devices) or library.is_installed()
 
 
 def _on_bus(devices: Path) -> bool:
@@ -32,11 +32,3 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _has_library() -> bool:
-    try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return False
-    return True

@@ -26,6 +26,7 @@ class Roster:
         self._least = expected
         self._known: dict[str, tuple[int, Identity]] = {}
         self._most = 0
+        self._shown: list[Entry] = []
 
     @property
     def expected(self) -> int:
@@ -53,7 +54,12 @@ class Roster:
                 taken.add(free)
                 entries.append(Entry(free, identity, "lost"))
         self._most = max(self._most, len(entries))
-        return sorted(entries, key=lambda entry: entry.index)
+        self._shown = sorted(entries, key=lambda entry: entry.index)
+        return self._shown
+
+    def down(self, reason: str) -> list[Entry]:
+        """All entries while NVML is closed: none is up, for this reason where it had none of its own."""
+        return [replace(entry, reason=entry.reason or reason) for entry in self._shown]
 
 
 def points(entries: Iterable[Entry], expected: int, driver: str, simulated: bool) -> list[Point]:

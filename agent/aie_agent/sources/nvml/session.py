@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from aie_agent.sources.nvml import library
 from aie_agent.sources.nvml.devices import simulated
 from aie_agent.sources.nvml.door import Absent, Door
 from aie_agent.sources.nvml.gpu import GpuReader, Options
@@ -23,7 +24,8 @@ _REASONS: Final = {
     "no_permission": "no permission to talk to the NVIDIA driver: /dev/nvidiactl must be readable and writable for this user",
     "not_supported": "this libnvidia-ml.so.1 has no nvmlInit: it is too old, or not NVIDIA's",
 }
-_VERSION_FILE: Final = Path("/proc/driver/nvidia/version")
+_MISMATCH: Final = "lib_rm_version_mismatch"
+_STILL_LOADED: Final = "; something else in this process holds the library of old: restart the agent after that"
 _GPU_FOLDERS: Final = Path("/proc/driver/nvidia/gpus")
 
 
@@ -62,6 +64,7 @@ class Session:
             self.error = None
         except SessionError as error:
             self.error = str(error)
+            self._unload()
 
     def _open(self) -> None:
         if self.door is None:
@@ -71,9 +74,11 @@ class Session:
                 raise SessionError(_NO_BINDING) from error
         door = self.door
         door.session_over = None
+        was_loaded = library.is_loaded()
         started = door.query("nvmlInit", None)
         if isinstance(started, Absent):
-            raise SessionError(_REASONS.get(started.reason, f"NVML does not start: {started.reason}"))
+            reason = _REASONS.get(started.reason, f"NVML does not start: {started.reason}")
+            raise SessionError(reason + _STILL_LOADED if started.reason == _MISMATCH and was_loaded else reason)
         self.is_open = True
         count = door.query("nvmlDeviceGetCount", None)
         if isinstance(count, Absent):
@@ -84,7 +89,7 @@ class Session:
         self.is_simulated = simulated(door.nvml)
         options = self._options()
         self.gpus = [GpuReader(door, index, options) for index in range(min(count, MAX_GPUS))]
-        self._seen = _on_host()
+        self._seen = on_host()
 
     def is_outdated(self) -> bool:
         """Whether the host has other GPUs than when the session was opened, or the session ended by itself."""
@@ -92,10 +97,10 @@ class Session:
         if self.door.session_over is not None:
             return True
         count = self.door.query("nvmlDeviceGetCount", None)
-        return (not isinstance(count, Absent) and min(count, MAX_GPUS) != len(self.gpus)) or _on_host() != self._seen
+        return (not isinstance(count, Absent) and min(count, MAX_GPUS) != len(self.gpus)) or on_host() != self._seen
 
     def close(self) -> None:
-        """Gives everything back, so that the driver can be changed."""
+        """Gives everything back, the library too, so that the driver can be changed. No other thread may be inside NVML."""
         if self.door is None or not self.is_open:
             return
         for gpu in self.gpus:
@@ -103,14 +108,19 @@ class Session:
         self.gpus = []
         self.door.query("nvmlShutdown", None)
         self.is_open = False
+        self._unload()
+
+    def _unload(self) -> None:
+        if self.door is not None:
+            library.unload(self.door.nvml)
 
 
 def _import() -> Any:
     return importlib.import_module("pynvml")
 
 
-def _on_host() -> tuple[str, ...]:
-    """GPUs that the driver serves, by bus id."""
+def on_host() -> tuple[str, ...]:
+    """GPUs that the driver serves, by the name of their folder in /proc: also those that NVML does not reach."""
     try:
         return tuple(sorted(path.name for path in _GPU_FOLDERS.iterdir()))
     except OSError:

@@ -92,8 +92,7 @@ class XidCounter:
     def expect(self, buses: Iterable[str]) -> None:
         """These GPUs are there: their common XIDs stand at 0."""
         for bus in buses:
-            for xid in COMMON:
-                self._tally(bus, xid)
+            self._of(bus)
 
     def add(self, report: XidReport) -> bool:
         """Counts a report. Returns whether it is a new error."""
@@ -125,17 +124,17 @@ class XidCounter:
                     points.append(Point("aie_gpu_xid_last_timestamp_seconds", Kind.GAUGE, tags, tally.last_s))
         return points
 
-    def _tally(self, bus: str, xid: int) -> _Tally | None:
+    def _of(self, bus: str) -> dict[int, _Tally] | None:
+        """The tallies of a board. A new one, also one that NVML never showed, has the common XIDs at 0 from now on."""
         gpu = self._gpus.get(bus)
-        if gpu is None:
-            if len(self._gpus) >= MAX_GPUS:
-                self.refused += 1
-                return None
-            gpu = self._gpus[bus] = {}
-        tally = gpu.get(xid)
-        if tally is None:
-            if len(gpu) >= MAX_NUMBERS_OF_A_GPU:
-                self.refused += 1
-                return None
+        if gpu is None and len(self._gpus) < MAX_GPUS:
+            gpu = self._gpus[bus] = {xid: _Tally() for xid in COMMON}
+        return gpu
+
+    def _tally(self, bus: str, xid: int) -> _Tally | None:
+        gpu = self._of(bus)
+        tally = None if gpu is None else gpu.get(xid)
+        if gpu is not None and tally is None and len(gpu) < MAX_NUMBERS_OF_A_GPU:
             tally = gpu[xid] = _Tally()
+        self.refused += tally is None
         return tally

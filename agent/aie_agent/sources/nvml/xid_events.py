@@ -1,7 +1,7 @@
 """XIDs as events of NVML: one event set with all GPUs, and one thread that waits on it.
 
-A lost GPU makes the wait fail for all. Then the set is made anew without the GPUs that cannot be registered, and the thread goes
-on.
+A lost GPU makes the wait fail for all. Then the set is made anew without the GPUs that are gone, and the thread goes on. A handle
+that is gone is not asked again: a GPU that comes back has a new one, and whoever knows that makes a new object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aie_agent.sources.nvml.bus_id import bus_id
-from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.door import Absent, Device, Door, down_reason, is_gone
 from aie_agent.sources.nvml.xid import XidReport
 
 log = logging.getLogger(__name__)
@@ -26,9 +26,12 @@ _TIMEOUT: Final = 10
 _NEVER: Final = frozenset({3, 13})  # not supported, function not found: asking again is of no use
 _WAIT: Final = "nvmlEventSetWait_v2"
 _REGISTER: Final = "nvmlDeviceRegisterEvents"
+_HANGS: Final = "a call to NVML hangs"
 _STUCK_AFTER_S: Final = 10.0
 _RETRY_S: Final = 1.0
 _REGISTER_AGAIN_S: Final = 10.0
+# A wait in the library ends after `wait_ms`; so much longer, and the call hangs.
+_STOP_PATIENCE_S: Final = 1.0
 
 
 class XidEvents:
@@ -46,6 +49,7 @@ class XidEvents:
         self._came: deque[XidReport] = deque(maxlen=4096)
         self._buses = {_address(device.handle): bus for bus, device in devices.items()}
         self._stopping = threading.Event()
+        self._is_stuck = False
         self._alive_s = time.monotonic()
         self._problem: str | None = "the first wait has not begun"
         self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
@@ -54,21 +58,25 @@ class XidEvents:
     @property
     def problem(self) -> str | None:
         """Why no events come, in a few words; None while they do."""
+        if self._is_stuck and self._thread.is_alive():
+            return _HANGS
         if not self._thread.is_alive():
             return self._problem or "the thread that waits has ended"
         if time.monotonic() - self._alive_s > _STUCK_AFTER_S + self._wait_ms / 1e3:
-            return "a call to NVML hangs"
+            return _HANGS
         return self._problem
 
     def take(self) -> list[XidReport]:
         """The reports since the last call, the oldest first."""
         return [self._came.popleft() for _ in range(len(self._came))]
 
-    def stop(self, patience_s: float = 2.0) -> bool:
-        """Ends the thread, which then frees the event set. False when it did not end in time (a call hangs): leave it alone."""
+    def stop(self, patience_s: float = _STOP_PATIENCE_S) -> bool:
+        """Ends the thread, which then frees the event set. False while it does not end (a call hangs): then NVML must not be shut
+        down. It is waited for only once; whoever asks later gets the answer at once."""
         self._stopping.set()
-        self._thread.join(patience_s + self._wait_ms / 1e3)
-        return not self._thread.is_alive()
+        self._thread.join(0.0 if self._is_stuck else patience_s + self._wait_ms / 1e3)
+        self._is_stuck = self._thread.is_alive()
+        return not self._is_stuck
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -115,16 +123,20 @@ class XidEvents:
         return False
 
     def _register(self, buses: Iterable[str], events: Any) -> dict[str, Absent]:
-        """Registers these GPUs, and returns those that refused. One that was lost may be back, so all are asked.
+        """Registers these GPUs, and returns those that refused.
 
         Not as a question to the device: the door would remember a refusal for this event set, which is another each time.
         """
         refusals = {}
         for bus in buses:
-            handle = self._devices[bus].handle
-            answer = self._door.query(_REGISTER, None, handle, _XID_EVENT, events) if handle else Absent("no_handle")
+            device = self._devices[bus]
+            answer: Any = Absent(device.gone or "no_handle")
+            if device.gone is None and device.handle:
+                answer = self._door.query(_REGISTER, None, device.handle, _XID_EVENT, events)
             if isinstance(answer, Absent):
                 refusals[bus] = answer
+                if is_gone(answer):
+                    device.gone = down_reason(answer)  # whoever reads it asks for a new handle, and comes with a new object
         return refusals
 
     def _wait_once(self, events: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from aie_agent.samples import Point
@@ -64,18 +64,29 @@ class Xids:
             found[xid_events.SOURCE] = events
         return found
 
-    def watch(self, door: Door, devices: Mapping[str, Device], wait_ms: int = 500) -> None:
-        """A session of NVML is open, with these GPUs by bus id: waits for their events."""
-        self.unwatch()
-        self._counter.expect(devices)
-        self._events = XidEvents(door, devices, self._clock, wait_ms)
+    def expect(self, buses: Iterable[str]) -> None:
+        """The host has these GPUs, whether NVML reaches them or not: their common XIDs stand at 0."""
+        self._counter.expect(buses)
 
-    def unwatch(self) -> None:
-        """The session is about to end. What was counted stays. Blocks until the waiter has ended, at most some seconds."""
+    def watch(self, door: Door, devices: Mapping[str, Device], wait_ms: int = 500) -> bool:
+        """A session of NVML is open, with these GPUs by bus id: waits for their events. False while the waiter of before does not
+        end: there is none but that one then."""
+        self._counter.expect(devices)
+        if not self.unwatch():
+            return False
+        self._events = XidEvents(door, devices, self._clock, wait_ms)
+        return True
+
+    def unwatch(self) -> bool:
+        """The session is about to end. What was counted stays. Blocks until the waiter has ended, at most some seconds. False while
+        it does not end: it is inside NVML, and the session must be left alone."""
         if self._events is not None:
-            self._events.stop()
+            is_over = self._events.stop()
             self._take_events([])
+            if not is_over:
+                return False
             self._events = None
+        return True
 
     def counts(self, bus: str) -> dict[str, float]:
         """The XIDs of a GPU, by number, only those above 0."""
