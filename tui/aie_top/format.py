@@ -143,6 +143,18 @@ def watts(value: float | None) -> str:
     return f"{value:.0f} W" if value < 1_999.5 else f"{_three_digits(value / 1000)} kW"
 
 
+def energy(joules: float | None) -> str:
+    """In watt-hours, as it is paid for: 12.3 Wh, 406 kWh."""
+    if joules is None or not math.isfinite(joules) or joules < 0:
+        return UNKNOWN
+    hours = joules / 3600.0
+    for unit in ("Wh", "kWh", "MWh", "GWh"):
+        if hours < 999.5:
+            return f"{_three_digits(hours)} {unit}"
+        hours /= 1000.0
+    return ">999 GWh"
+
+
 def watts_of(value: float | None, limit: float | None) -> str:
     """698/700 W, or 698 W where no limit is known."""
     now, most = watts(value), watts(limit)

@@ -9,7 +9,7 @@ from typing import Final
 from aie_telemetry.api import Event, Gpu, Severity, Snapshot
 from aie_top import format as fmt
 from aie_top.events import SHOWN_S, XID_EVENT
-from aie_top.gpu_state import Condition, conditions
+from aie_top.gpu_state import XID, Condition, conditions, when
 from aie_top.rows import ProblemRow
 
 _INDEX: Final = re.compile(r"(?i)gpu\D{0,2}(\d{1,3})")
@@ -31,14 +31,13 @@ def gpu_problems(snapshot: Snapshot) -> Iterator[ProblemRow]:
             if one.severity is not None and not _is_told(one.cause, gpu, told):
                 groups.setdefault((one.severity, one.words), []).append((gpu, one))
     for (severity, words), members in groups.items():
-        ages = [max(snapshot.time_s - one.time_s, 0.0) for _, one in members if one.time_s is not None]
         yield ProblemRow(
             severity=severity,
             summary=words,
             subject=name_of([gpu for gpu, _ in members]),
             host=snapshot.host.hostname,
-            age_s=min(ages, default=None),
-            why=tuple(_why(members)),
+            age_s=_age_s(members, snapshot.time_s),
+            why=tuple(_why(members, snapshot.time_s)),
             advice=members[0][1].do,
         )
 
@@ -73,10 +72,20 @@ def indices_of(subject: str) -> frozenset[int]:
     return frozenset(index for first, last in runs for index in range(int(first), int(last or first) + 1))
 
 
-def _why(members: Sequence[_Member]) -> Iterator[str]:
-    told = [(gpu, one) for gpu, one in members if one.detail]
-    for gpu, one in told[:_MOST_REASONS]:
-        yield f"GPU {gpu.index}: {one.detail}" if len(members) > 1 else one.detail
+def _age_s(members: Sequence[_Member], now_s: float) -> float | None:
+    """Of what happened, the last time; of what holds, since the first of them has it."""
+    ages = [max(now_s - one.time_s, 0.0) for _, one in members if one.time_s is not None]
+    return (min if members[0][1].cause == XID else max)(ages, default=None)
+
+
+def _why(members: Sequence[_Member], now_s: float) -> Iterator[str]:
+    """Of several GPUs each by itself, with how long it has been so: the line has only the age of the first."""
+    if len(members) == 1:
+        yield from filter(None, (members[0][1].detail,))
+        return
+    told = [(gpu, text) for gpu, one in members if (text := ", ".join(filter(None, (one.detail, when(one, now_s)))))]
+    for gpu, text in told[:_MOST_REASONS]:
+        yield f"GPU {gpu.index}: {text}"
     if len(told) > _MOST_REASONS:
         yield f"and {len(told) - _MOST_REASONS} more"
 

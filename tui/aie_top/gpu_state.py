@@ -13,13 +13,16 @@ from aie_telemetry.api import Event, Gpu, GpuProcess, Severity
 from aie_top import format as fmt
 from aie_top import gpu_words
 
+XID: Final = "gpu_xid"
+LINK_WIDTH: Final = "gpu_link_width"
 _RANK: Final[dict[Severity | None, int]] = {"critical": 0, "warning": 1, "info": 2, None: 3}
 
 
 class Condition(NamedTuple):
     """`severity` None: worth a word, not wrong. `detail` is what only this GPU has of it: numbers, names.
 
-    `cause` is what a finding of the agent for the same thing begins with; `time_s` is when it happened, where that is known.
+    `cause` is what a finding of the agent for the same thing begins with; `time_s` is when it happened or began, where that is
+    known, in the time of the snapshot.
     """
 
     severity: Severity | None
@@ -47,6 +50,14 @@ def badness(found: Sequence[Condition]) -> tuple[int, int]:
     return (_RANK[found[0].severity], -len(found)) if found else (_RANK[None] + 1, 0)
 
 
+def when(condition: Condition, now_s: float | None) -> str:
+    """For 3 min, of what holds; 20 s ago, of what happened; nothing where that is not known."""
+    if condition.time_s is None or now_s is None:
+        return ""
+    age = fmt.age(max(now_s - condition.time_s, 0.0))
+    return f"{age} ago" if condition.cause == XID else f"for {age}"
+
+
 def is_wrong(condition: Condition) -> bool:
     return condition.severity in ("critical", "warning")
 
@@ -65,7 +76,7 @@ def _not_up(gpu: Gpu, xids: Sequence[Condition]) -> Iterator[Condition]:
     """Its XIDs are why, not one more thing that is wrong."""
     word = gpu_words.not_up(gpu.reason)
     why = "; ".join(f"{one.words}, {one.detail}" for one in xids)
-    yield Condition("critical", "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do)
+    yield Condition("critical", "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do, gpu.not_up_since_s)
 
 
 def _clocks(gpu: Gpu) -> Iterator[Condition]:
@@ -75,18 +86,40 @@ def _clocks(gpu: Gpu) -> Iterator[Condition]:
         if name not in explained:
             word = gpu_words.clock_event(name)
             detail = ", ".join(part for part in (_clock(gpu), _heat(gpu), _power(gpu)) if part)
-            yield Condition(word.severity, "gpu_throttled", word.short, word.words, detail, word.do)
+            since_s = gpu.clock_events_since_s.get(name)
+            yield Condition(word.severity, "gpu_throttled", word.short, word.words, detail, word.do, since_s)
+
+
+def _faults(gpu: Gpu) -> Iterator[Condition]:
+    """What the agent found, and what the row shows by itself, each cause once.
+
+    Where both tell of it, the words are those from here, since they are the same for all GPUs that have it and the numbers stand
+    apart; but of a link the agent knows more.
+    """
+    if gpu.problems and not gpu.faults:  # an agent from before faults had names: its sentences cover all of this
+        yield from (Condition("warning", "gpu_fault", "see page", sentence) for sentence in gpu.problems)
+        return
+    seen = {one.cause: one for rule in (_memory, _orphans, _link) for one in rule(gpu)}
+    for fault in gpu.faults:
+        mine = seen.pop(fault.cause, None)
+        if mine is None or fault.cause == LINK_WIDTH:
+            what, _, do = fault.text.partition(": ")
+            short = mine.short if mine is not None else gpu_words.FAULTS.get(fault.cause) or fault.cause.removeprefix("gpu_")
+            yield Condition(fault.severity, fault.cause, short.replace("_", " "), what, "", _sentence(do), fault.since_s)
+        else:
+            yield mine._replace(severity=fault.severity, time_s=fault.since_s)
+    yield from seen.values()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""
 
 
 def _link(gpu: Gpu) -> Iterator[Condition]:
-    short = f"x{gpu.pcie_width} of x{gpu.pcie_width_max}" if link_is_narrow(gpu) else ""
-    for at, sentence in enumerate(gpu.problems):
-        yield Condition(
-            "warning", "gpu_link", (short if at == 0 else "") or "see detail", sentence, "", "`aie-agent check` says more."
-        )
-    if short and not gpu.problems:
+    if link_is_narrow(gpu):
         do = "Reseat the card or its riser, look at the slot's width and bifurcation in the BIOS."
-        yield Condition("warning", "gpu_link", short, f"PCIe link has {gpu.pcie_width} of {gpu.pcie_width_max} lanes", "", do)
+        short = f"x{gpu.pcie_width} of x{gpu.pcie_width_max}"
+        yield Condition("warning", LINK_WIDTH, short, f"PCIe link has {gpu.pcie_width} lanes of {gpu.pcie_width_max}", "", do)
 
 
 def _xids(gpu: Gpu, recent: Mapping[str, Event]) -> Iterator[Condition]:
@@ -96,7 +129,7 @@ def _xids(gpu: Gpu, recent: Mapping[str, Event]) -> Iterator[Condition]:
         action = event.details.get("action") if event is not None else None
         yield Condition(
             word.severity if event is not None else "info",
-            "gpu_xid",
+            XID,
             word.short,
             f"{word.short}: {word.words}",
             f"seen {times_seen(times)}",
@@ -130,7 +163,7 @@ def _orphans(gpu: Gpu) -> Iterator[Condition]:
         yield Condition("warning", "gpu_orphan", "orphan", "orphan processes hold memory", f"{size} by {who}", do)
 
 
-_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_clocks, _link, _memory, _orphans, _unified)
+_RULES: Final[Sequence[Callable[[Gpu], Iterator[Condition]]]] = (_clocks, _faults, _unified)
 
 
 def _clock(gpu: Gpu) -> str:

@@ -65,6 +65,21 @@ NOT_UP: Final[dict[str, Words]] = {
     "error": Words("critical", "ERROR", "the driver answers with an error", "`aie-agent check` on that host has the error's text."),
 }
 
+# By the causes of api.GpuFault, in a table's cell; the sentence is the agent's.
+FAULTS: Final[dict[str, str]] = {
+    "gpu_row_remap_failed": "bad rows",
+    "gpu_ecc": "ECC",
+    "gpu_row_remap": "remap",
+    "gpu_orphan": "orphan",
+    "gpu_link_width": "few lanes",
+    "gpu_slot_width": "narrow slot",
+    "gpu_link_generation": "slow link",
+    "gpu_nvlink_inactive": "NVLink off",
+    "gpu_nvlink_errors": "NVLink err",
+    "gpu_power_limit": "low limit",
+    "gpu_pid_namespace": "host pids?",
+}
+
 
 def clock_event(name: str) -> Words:
     return CLOCK_EVENTS.get(name) or Words("info", name.replace("_", " "), name.replace("_", " "))

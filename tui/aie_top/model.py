@@ -122,7 +122,9 @@ def _gpu_matches(row: GpuRow, wanted: str) -> bool:
 
 def _process_matches(row: GpuProcessRow, wanted: str) -> bool:
     one = row.process
-    return _contains((str(one.tgid), one.command, one.engine, "orphan" if one.orphan else None, one.container, row.host), wanted)
+    return _contains(
+        (str(one.tgid), one.command, one.engine, "orphan" if one.orphan else None, one.container, one.pod, row.host), wanted
+    )
 
 
 def _contains(fields: Sequence[str | None], wanted: str) -> bool:
@@ -142,6 +144,7 @@ def _gpu_rows(state: AgentState, stale_s: float | None) -> list[GpuRow]:
             host=snapshot.host.hostname,
             gpu=gpu,
             found=tuple(conditions(gpu, recent.get(gpu.index))),
+            time_s=snapshot.time_s,
             stale_s=stale_s,
         )
         for gpu in snapshot.gpus

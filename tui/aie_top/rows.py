@@ -63,12 +63,13 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`found` is what is worth a word about it, worst first."""
+    """`found` is what is worth a word about it, worst first; `time_s` is when its agent told of it, by the agent's clock."""
 
     agent: str
     host: str
     gpu: Gpu
     found: tuple[Condition, ...] = ()
+    time_s: float | None = None
     stale_s: float | None = None
 
     @property

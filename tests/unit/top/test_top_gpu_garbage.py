@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aie_telemetry.api import Gpu, GpuProcess
+from aie_telemetry.api import Gpu, GpuFault, GpuProcess, MigInstance
 from aie_top.decode import decode_snapshot
 from aie_top.layout import plan
 from aie_top.model import arrange, build_frame
@@ -48,8 +48,15 @@ def any_of(kind: type[msgspec.Struct], **more: st.SearchStrategy[Any]) -> st.Sea
     return st.fixed_dictionaries(fields | more)
 
 
+severity = st.sampled_from(["info", "warning", "critical"])
 process = any_of(GpuProcess, tgid=st.integers(1, 6), parent_tgid=st.none() | st.integers(1, 6))
-gpu = any_of(Gpu, processes=st.lists(process, max_size=5))
+fault = any_of(GpuFault, severity=severity)
+gpu = any_of(
+    Gpu,
+    processes=st.lists(process, max_size=5),
+    faults=st.lists(fault, max_size=4),
+    mig=st.lists(any_of(MigInstance), max_size=4),
+)
 
 
 @settings(max_examples=200, deadline=None)

@@ -86,14 +86,14 @@ def test_each_trouble_is_one_line_and_the_worst_come_first() -> None:
     told = [(row.severity, row.subject, row.summary) for row in build_frame([state], 0.0, datetime.UTC).problems]
     assert [one[:2] for one in told] == [
         ("critical", "GPU 3"),
+        ("warning", "GPU 5"),
         ("warning", "GPU 1"),
         ("warning", "GPU 4"),
-        ("warning", "GPU 5"),
         ("warning", "GPU 5"),
         ("info", "GPU 5"),
     ]
     summaries = " | ".join(one[2] for one in told)
-    for word in ("LOST", "too hot", "8 of 16 lanes", "XID 94", "orphan", "XID 31"):
+    for word in ("LOST", "too hot", "8 lanes of 16", "XID 94", "orphan", "XID 31"):
         assert summaries.count(word) == 1, word
 
 
@@ -111,7 +111,7 @@ def test_the_general_reason_is_left_out_beside_the_special_one() -> None:
 
 def test_a_link_is_judged_by_width_alone_and_not_at_all_with_unified_memory() -> None:
     told = [row.summary for row in problems_of(gpus.gpu(pcie_width=4, problems=()))]
-    assert told == ["PCIe link has 4 of 16 lanes"]
+    assert told == ["PCIe link has 4 lanes of 16"]
     assert problems_of(gpus.unified(pcie_width=1, pcie_width_max=16)) == []
 
 

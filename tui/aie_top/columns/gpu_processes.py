@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from aie_top import format as fmt
@@ -28,6 +29,12 @@ def _command(row: GpuProcessRow, width: int) -> tuple[Span, ...]:
 def _gpus(row: GpuProcessRow, width: int) -> tuple[Span, ...]:
     text = fmt.numbers(row.gpus).replace(" ", "") + (" sim" if row.simulated else "")
     return (Span(fit(text, width), "normal"),)
+
+
+def process_columns(rows: Sequence[GpuProcessRow], *, several_hosts: bool) -> list[Column[GpuProcessRow]]:
+    """Those that say something here: no host where there is one, no pod outside of Kubernetes."""
+    has = {"host": several_hosts, "pod": any(row.process.pod for row in rows)}
+    return [column for column in GPU_PROCESS_COLUMNS if has.get(column.key, True)]
 
 
 GPU_PROCESS_COLUMNS: Final[tuple[Column[GpuProcessRow], ...]] = (
@@ -82,7 +89,7 @@ GPU_PROCESS_COLUMNS: Final[tuple[Column[GpuProcessRow], ...]] = (
         key="kind",
         title="KIND",
         width=8,
-        priority=8,
+        priority=9,
         left=True,
         spans=lambda row, width: (Span(fit(row.process.kind, width), "dim"),),
         about="compute, graphics, mps",
@@ -95,6 +102,17 @@ GPU_PROCESS_COLUMNS: Final[tuple[Column[GpuProcessRow], ...]] = (
         left=True,
         spans=lambda row, width: (Span(fit(row.process.container or fmt.UNKNOWN, width), "dim"),),
         about="beginning of its container's id",
+    ),
+    Column(
+        key="pod",
+        title="POD",
+        width=13,
+        most=36,
+        priority=8,
+        left=True,
+        grow="room",
+        spans=lambda row, width: (Span(fit(row.process.pod or fmt.UNKNOWN, width, middle=True), "dim"),),
+        about="uid of its Kubernetes pod; shown where any process has one",
     ),
     Column(
         key="command",

@@ -10,7 +10,7 @@ from aie_telemetry.api import Gpu
 from aie_top import charts
 from aie_top import format as fmt
 from aie_top.columns.cells import GPU_FULL, Levels, bar_column, history_spans, host_column, number_spans
-from aie_top.gpu_state import Condition
+from aie_top.gpu_state import Condition, when
 from aie_top.rows import GpuRow
 from aie_top.table import Column
 from aie_top.text import Span, Tone, cell_width, fit
@@ -22,6 +22,7 @@ _MARKS: Final[dict[str | None, tuple[str, Tone]]] = {
     "info": ("· ", "info"),
     None: ("", "dim"),
 }
+_HEAT_SIGNS: Final[dict[Tone, str]] = {"bad": "✖", "warn": "▲"}
 _MAKER: Final = "NVIDIA "
 
 
@@ -67,11 +68,17 @@ def state_spans(found: Sequence[Condition], width: int) -> tuple[Span, ...]:
 
 
 def heat_tone(gpu: Gpu) -> Tone:
-    """Only against the GPU's own limit, and only in the last degrees below it."""
+    """Only against the GPU's own limit, and only in the last degrees below it. `heat_text` has a sign for each tone."""
     if gpu.temperature_celsius is None or gpu.slowdown_celsius is None:
         return "normal"
     below = gpu.slowdown_celsius - gpu.temperature_celsius
     return "bad" if below <= 0 else "warn" if below <= 3 else "normal"
+
+
+def heat_text(gpu: Gpu) -> str:
+    """▲87°C: near its limit; ✖90°C: at it or above."""
+    written = fmt.celsius(gpu.temperature_celsius)
+    return _HEAT_SIGNS.get(heat_tone(gpu), "") + written if written != fmt.UNKNOWN else written
 
 
 def memory_ratio(gpu: Gpu) -> float | None:
@@ -153,7 +160,9 @@ def _state(row: GpuRow, width: int) -> tuple[Span, ...]:
 
 
 def _why(row: GpuRow, width: int) -> tuple[Span, ...]:
-    return (Span(fit(row.found[0].words if row.found and row.stale_s is None else "", width), "dim"),)
+    worst = row.found[0] if row.found and row.stale_s is None else None
+    text = " ".join(filter(None, (worst.words, when(worst, row.time_s)))) if worst is not None else ""
+    return (Span(fit(text, width), "dim"),)
 
 
 def _engines(row: GpuRow, width: int) -> tuple[Span, ...]:
@@ -253,7 +262,15 @@ GPU_COLUMNS: Final[tuple[Column[GpuRow], ...]] = (
         lambda g: fmt.size_of(g.memory_used_bytes, g.memory_total_bytes),
         "what processes hold, of all that it has (what the driver reserves is on its page)",
     ),
-    _text("temp", "TEMP", fmt.CELSIUS_WIDTH, 6, lambda g: fmt.celsius(g.temperature_celsius), "temperature of the chip", heat_tone),
+    _text(
+        "temp",
+        "TEMP",
+        fmt.CELSIUS_WIDTH + 1,
+        6,
+        heat_text,
+        "temperature of the chip; ▲ is within 3 degrees of where it slows down, ✖ at it",
+        heat_tone,
+    ),
     _text(
         "memory_temp",
         "MEM T",

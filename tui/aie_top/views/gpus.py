@@ -7,9 +7,9 @@ from typing import Final
 
 from aie_top import format as fmt
 from aie_top import gpu_words
-from aie_top.columns.gpu_processes import GPU_PROCESS_COLUMNS
+from aie_top.columns.gpu_processes import process_columns
 from aie_top.columns.gpus import gpu_columns, short_name
-from aie_top.gpu_state import badness, is_wrong
+from aie_top.gpu_state import badness, is_wrong, when
 from aie_top.rows import Frame, GpuProcessRow, GpuRow, View
 from aie_top.table import body, choose, header
 from aie_top.text import Line, Span, crop, line
@@ -66,8 +66,7 @@ def process_lines(frame: Frame, _view: View, place: Place) -> list[Line]:
 
 
 def process_table(rows: Sequence[GpuProcessRow], place: Place, *, several_hosts: bool) -> list[Line]:
-    columns = [column for column in GPU_PROCESS_COLUMNS if column.key != "host" or several_hosts]
-    return table_lines(columns, rows, place, "")
+    return table_lines(process_columns(rows, several_hosts=several_hosts), rows, place, "")
 
 
 def process_rows_by_line(frame: Frame, place: Place) -> list[int | None]:
@@ -78,11 +77,13 @@ def _not_up(row: GpuRow, width: int, *, selected: bool) -> Line:
     """No number of it is known, so its line has room to say why."""
     word = gpu_words.not_up(row.gpu.reason)
     xids = ", ".join(gpu_words.xid(number).short for number in sorted(row.gpu.xids))
+    since = when(row.found[0], row.time_s) if row.found else ""
+    known = ", ".join(filter(None, (since, xids)))
     parts = (
         Span("▸" if selected else " ", "accent"),
         Span(short_name(row.gpu, width), "strong"),
         Span(f" ✖ {word.short} ", "bad"),
-        Span(f"{word.words} ({xids})" if xids else word.words),
+        Span(f"{known}: {word.words}" if known else word.words),
     )
     return Line(parts, "cursor" if selected else "")
 

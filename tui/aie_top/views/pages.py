@@ -172,6 +172,7 @@ def _about_engine(row: EngineRow) -> Iterable[tuple[str, str | None]]:
     yield "engine", " ".join(filter(None, (engine.kind, engine.version))) or None
     yield "device", engine.device
     yield "container", engine.container
+    yield "pod", engine.pod
     yield "up for", fmt.age(engine.uptime_s)
     yield "measured by", ", ".join(engine.metrics_from) or None
 
