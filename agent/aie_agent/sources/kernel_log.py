@@ -47,7 +47,8 @@ def parse(record: bytes) -> Record | None:
 
 
 class KernelLog:
-    """Reads on from where it stood. The first read gives what the log still holds from before.
+    """Reads on from where it stood, also after a read that failed: the kernel numbers its records, and none is given twice. The
+    first read gives what the log still holds from before.
 
     `overruns` counts how often records were overwritten before they could be read; `is_behind` is whether the last read left some.
     """
@@ -55,14 +56,21 @@ class KernelLog:
     def __init__(self, path: Path = Path("/dev/kmsg")) -> None:
         self._path = str(path)
         self._descriptor: int | None = None
+        self._given = self._given_before = -1
         self.overruns = 0
         self.is_behind = False
 
     def read(self) -> list[Record]:
         """The records since the last read, at most `RECORDS_A_READ`. Raises OSError where the log may not be read; the next read
-        tries again."""
+        tries again, and gives what this one had read."""
+        records = [record for record in self._read() if record.sequence > self._given_before]
+        self._given = max([self._given, *(record.sequence for record in records)])
+        return records
+
+    def _read(self) -> list[Record]:
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._given_before = self._given  # it begins with the oldest record again
         records: list[Record] = []
         self.is_behind = False
         for _ in range(RECORDS_A_READ):
@@ -85,7 +93,7 @@ class KernelLog:
         return records
 
     def close(self) -> None:
-        """Gives the file back. A later read opens it anew, and gets the whole log again."""
+        """Gives the file back. A later read opens it anew."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
