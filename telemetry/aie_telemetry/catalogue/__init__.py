@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from aie_telemetry.catalogue.agent import AGENT_METRICS
+from aie_telemetry.catalogue.cuda import CUDA_METRICS
 from aie_telemetry.catalogue.engine import ENGINE_METRICS
 from aie_telemetry.catalogue.finding import FINDING_METRICS
 from aie_telemetry.catalogue.gpu import GPU_METRICS
@@ -28,6 +29,7 @@ FAMILIES: Final[tuple[tuple[str, tuple[Metric, ...]], ...]] = (
     ("Engine processes (`aie_process_*`)", PROCESS_METRICS),
     ("Host (`aie_host_*`)", HOST_METRICS),
     ("GPUs (`aie_gpu_*`)", GPU_METRICS),
+    ("CUDA calls (`aie_cuda_*`)", CUDA_METRICS),
     ("Findings (`aie_finding`)", FINDING_METRICS),
     ("The agent about itself (`aie_agent_*`)", AGENT_METRICS),
     ("Hooks (`aie_hooks_*`)", HOOK_METRICS),

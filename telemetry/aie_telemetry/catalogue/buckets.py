@@ -42,3 +42,7 @@ LOGSUMEXP_BUCKETS: Final = (
     -200.0, -100.0, -50.0, -20.0, -10.0, -5.0, 0.0, 5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0, 35.0,
     40.0, 50.0, 100.0, 200.0,
 )  # fmt: skip
+
+# Of what the kernel's programs count: powers of two, which a program finds with one instruction. As in aie_ebpf.messages.
+PROBE_TIME_BUCKETS: Final = tuple(2.0**exponent * 1e-6 for exponent in range(27))
+PROBE_SIZE_BUCKETS: Final = tuple(2.0**exponent for exponent in range(8, 35))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from aie_telemetry.catalogue.metric import Metric, counter, gauge
+from aie_telemetry.catalogue.buckets import PROBE_TIME_BUCKETS
+from aie_telemetry.catalogue.metric import Metric, counter, gauge, histogram
 
 HOST_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_host_info", "1", ("hostname", "kernel"), "Always 1; the labels describe the host."),
@@ -22,4 +23,7 @@ HOST_METRICS: Final[tuple[Metric, ...]] = (
     counter("aie_host_oom_kills_total", "kills", (), "Processes that the kernel killed for lack of memory."),
     counter("aie_host_pressure_seconds_total", "seconds", ("resource", "kind"),
              "Pressure stall information: time that some, or all (full), runnable tasks stalled on cpu, memory or io."),
+    histogram("aie_host_block_io_seconds", "seconds", ("device", "op"),
+               "Requests that a block device completed, from issue to completion, by op: read, write, other.", PROBE_TIME_BUCKETS),
+    counter("aie_host_block_io_bytes_total", "bytes", ("device", "op"), "Bytes of requests that a block device completed."),
 )  # fmt: skip

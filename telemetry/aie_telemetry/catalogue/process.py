@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from aie_telemetry.catalogue.metric import Metric, counter, gauge
+from aie_telemetry.catalogue.buckets import PROBE_TIME_BUCKETS
+from aie_telemetry.catalogue.metric import Metric, counter, gauge, histogram
 
 _PROCESS = ("engine",)
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
@@ -28,4 +29,13 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
              "Enforcement periods of the quota. Absent where no quota is set."),
     gauge("aie_process_cgroup_memory_bytes", "bytes", _PROCESS, "Memory charged to the engine's cgroup, page cache included."),
     gauge("aie_process_cgroup_memory_limit_bytes", "bytes", _PROCESS, "Memory limit of the engine's cgroup. Absent where none is set."),
+    counter("aie_process_wait_seconds_total", "seconds", (*_PROCESS, "reason"),
+             "Thread-seconds that the engine's threads waited, by reason: lock (another thread holds it), gil (Python's), idle (a queue or condition), page_fault, disk, gpu_sync (inside a CUDA synchronisation), sleep (any other). A reason that no probe sees is absent."),
+    histogram("aie_process_run_queue_delay_seconds", "seconds", _PROCESS,
+               "Single delays of threads that were ready to run and waited for a CPU.", PROBE_TIME_BUCKETS),
+    histogram("aie_process_off_cpu_seconds", "seconds", _PROCESS,
+               "Single times for which threads left the CPU, whatever they waited for.", PROBE_TIME_BUCKETS),
+    counter("aie_process_lock_waits_total", "waits", (*_PROCESS, "kind"), "Waits of threads on a futex, by kind: lock, gil, idle."),
+    histogram("aie_process_gc_seconds", "seconds", _PROCESS,
+               "Collections of CPython's garbage collector. Absent unless the probe set gc is on.", PROBE_TIME_BUCKETS),
 )  # fmt: skip
