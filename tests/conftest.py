@@ -36,3 +36,15 @@ def promtool() -> str:
     if found is None:
         pytest.skip("promtool is missing: make setup-system")
     return found
+
+
+@pytest.fixture(scope="session")
+def bpf() -> None:
+    """Asks for eBPF: all of its prerequisites. Where AIE_REQUIRE_BPF is set, as in CI, it is a failure that they are not met."""
+    from aie_ebpf import prerequisites
+
+    unmet = [f"{each.name}: {each.found}; {each.remedy}" for each in prerequisites.check() if not each.met]
+    if unmet and os.environ.get("AIE_REQUIRE_BPF"):
+        pytest.fail(f"AIE_REQUIRE_BPF is set: {unmet}")
+    if unmet:
+        pytest.skip(f"eBPF cannot be used here: {unmet}")

@@ -64,13 +64,19 @@ def _bcc(root: Path) -> Prerequisite:
     return Prerequisite("BCC", met, found, "make setup-system (as root), or: apt-get install python3-bpfcc")
 
 
-def _headers(root: Path) -> Prerequisite:
+def kernel_source(root: Path = Path("/")) -> Path | None:
+    """The kernel headers that BCC is to compile against: those that BCC_KERNEL_SOURCE names, the running kernel's, or ours."""
     named = os.environ.get("BCC_KERNEL_SOURCE")
-    release = os.uname().release
-    candidates = [Path(named)] if named else [root / "lib/modules" / release / "build", root / KERNEL_SOURCE.relative_to("/")]
-    present = [path for path in candidates if (path / "include").is_dir()]
-    found = str(present[0]) if present else f"none for {release}"
-    return Prerequisite("kernel headers", bool(present), found, "make setup-system (as root), or set BCC_KERNEL_SOURCE")
+    own = root / "lib/modules" / os.uname().release / "build"
+    candidates = [Path(named)] if named else [own, root / KERNEL_SOURCE.relative_to("/")]
+    return next((path for path in candidates if (path / "include").is_dir()), None)
+
+
+def _headers(root: Path) -> Prerequisite:
+    present = kernel_source(root)
+    found = f"none for {os.uname().release}" if present is None else str(present)
+    remedy = "make setup-system (as root), or set BCC_KERNEL_SOURCE"
+    return Prerequisite("kernel headers", present is not None, found, remedy)
 
 
 _ROWS: Final[tuple[Callable[[Path], Prerequisite], ...]] = (_privilege, _btf, _tracefs, _bcc, _headers)

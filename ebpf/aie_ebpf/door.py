@@ -1,0 +1,300 @@
+"""The one door to BCC: compile, attach, detach, read maps. Nothing else of ours knows how BCC is called.
+
+BCC's Python layer is passed over where it is wrong or slow: it calls `bpf_attach_uprobe` without the seventh argument (bcc #5236),
+attaches tracepoints as soon as it compiles, walks map entries one system call each, and keeps every object until the process ends.
+One thread owns all of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import importlib
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from aie_ebpf import prerequisites
+
+PROGRAMS: Final = Path(__file__).with_name("programs")
+# Debian's headers make clang warn of attributes that mean nothing to BPF.
+_CFLAGS: Final = ("-Wno-ignored-attributes", "-Wno-duplicate-decl-specifier", "-Wno-unknown-attributes")
+_ENTRY, _RETURN = 0, 1
+
+
+class BpfError(Exception):
+    """The kernel or BCC refused: one line that says what."""
+
+
+class ProgramType(IntEnum):
+    """`enum bpf_prog_type` of uapi/linux/bpf.h, as far as we use it. Uprobes are of type KPROBE."""
+
+    KPROBE = 2
+    TRACEPOINT = 5
+    PERF_EVENT = 7
+
+
+class Probe(NamedTuple):
+    """A program that is attached: what to give to `Module.detach`."""
+
+    fds: tuple[int, ...]
+    event: str
+
+
+class Table:
+    """A map of a module, read and written as bytes. `key` and `value` are struct formats; maps are not per CPU."""
+
+    def __init__(self, library: Any, fd: int, capacity: int, key: str, value: str) -> None:
+        self._library = library
+        self._fd = fd
+        self._capacity = capacity
+        self._key = struct.Struct(key)
+        self._value = struct.Struct(value)
+
+    def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """All entries, as (key's fields, value's fields), by one system call for a map of this size. Raises BpfError."""
+        return self._batch(self._library.bpf_lookup_batch, "read")
+
+    def drain(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """All entries, which are removed. A program that held one in this moment writes to what nobody reads any more: that
+        one hit is not counted. Raises BpfError."""
+        return self._batch(self._library.bpf_lookup_and_delete_batch, "drain")
+
+    def get(self, *key: Any) -> tuple[Any, ...] | None:
+        """One entry's fields, or None."""
+        value = ctypes.create_string_buffer(self._value.size)
+        if self._library.bpf_lookup_elem(self._fd, self._bytes(self._key, key), value) != 0:
+            return None
+        return self._value.unpack(value.raw)
+
+    def put(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        """Sets an entry. Raises BpfError (the map is full)."""
+        if self._library.bpf_update_elem(self._fd, self._bytes(self._key, key), self._bytes(self._value, value), 0) != 0:
+            raise BpfError(f"a map entry could not be set: {os.strerror(ctypes.get_errno())}")
+
+    def delete(self, *key: Any) -> None:
+        """Removes an entry, if it is there."""
+        self._library.bpf_delete_elem(self._fd, self._bytes(self._key, key))
+
+    def _batch(self, call: Any, verb: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        keys = self._buffer(self._key.size)
+        values = self._buffer(self._value.size)
+        count = ctypes.c_uint32(self._capacity)
+        position = ctypes.c_uint64(0)  # 64 bits, though typed as 32: the kernel writes a bucket number here
+        ctypes.set_errno(0)
+        result = call(
+            self._fd, None, ctypes.cast(ctypes.byref(position), ctypes.POINTER(ctypes.c_uint32)), keys, values, ctypes.byref(count)
+        )
+        if result != 0 and ctypes.get_errno() != _ENOENT:  # ENOENT: the end was reached
+            raise BpfError(f"a map could not be {verb}: {os.strerror(ctypes.get_errno())}")
+        size = count.value
+        return zip(
+            self._key.iter_unpack(memoryview(keys)[: size * self._key.size]),
+            self._value.iter_unpack(memoryview(values)[: size * self._value.size]),
+            strict=True,
+        )
+
+    def _buffer(self, size: int) -> Any:
+        return ctypes.create_string_buffer(size * self._capacity)
+
+    @staticmethod
+    def _bytes(layout: struct.Struct, fields: tuple[Any, ...]) -> Any:
+        return ctypes.create_string_buffer(layout.pack(*fields), layout.size)
+
+
+_ENOENT: Final = 2
+
+
+class Ring:
+    """A ring buffer of a module: what programs put into it, since the last look."""
+
+    def __init__(self, library: Any, fd: int) -> None:
+        """Raises BpfError."""
+        self._library = library
+        self._records: list[bytes] = []
+        # Kept, because the C side calls it for as long as the ring lives.
+        self._callback = library.bpf_new_ringbuf.argtypes[1](self._take)
+        self._manager = library.bpf_new_ringbuf(fd, self._callback, None)
+        if not self._manager:
+            raise BpfError(f"a ring buffer cannot be opened: {os.strerror(ctypes.get_errno())}")
+
+    def records(self) -> list[bytes]:
+        """All records since the last call."""
+        self._library.bpf_consume_ringbuf(self._manager)
+        taken, self._records = self._records, []
+        return taken
+
+    def _take(self, _context: Any, data: int, size: int) -> int:
+        self._records.append(ctypes.string_at(data, size))
+        return 0
+
+
+class Module:
+    """One compiled text: its programs, its maps, what of it is attached."""
+
+    def __init__(self, bcc: Any, text: str, defines: Iterable[str] = ()) -> None:
+        """Compiles. Raises BpfError; what clang says goes to stderr."""
+        self._library = bcc.lib
+        flags = [*_CFLAGS, *(f"-D{define}" for define in defines)]
+        try:
+            self._bpf = _bpf_class(bcc)(text=text, cflags=flags)
+        except Exception as error:  # BCC raises bare Exception
+            raise BpfError(f"the program does not compile: {error}") from error
+        # It registers itself to be cleaned up at exit, and so is never collected; the kernel cleans up after a process by itself.
+        atexit.unregister(self._bpf.cleanup)
+
+    def table(self, name: str, key: str, value: str) -> Table:
+        """A map by its name in the text. Raises BpfError when it is not there or its sizes are others than the formats'."""
+        module = self._bpf.module
+        map_id = self._library.bpf_table_id(module, name.encode())
+        fd = self._library.bpf_table_fd(module, name.encode())
+        if fd < 0:
+            raise BpfError(f"there is no map {name}")
+        sizes = self._library.bpf_table_key_size(module, name.encode()), self._library.bpf_table_leaf_size(module, name.encode())
+        if sizes != (struct.calcsize(key), struct.calcsize(value)):
+            raise BpfError(f"map {name} has keys and values of {sizes} bytes, not {struct.calcsize(key), struct.calcsize(value)}")
+        capacity = int(self._library.bpf_table_max_entries_id(module, map_id))
+        return Table(self._library, fd, capacity, key, value)
+
+    def ring(self, name: str) -> Ring:
+        """A ring buffer by its name in the text. Raises BpfError."""
+        return Ring(self._library, self._library.bpf_table_fd(self._bpf.module, name.encode()))
+
+    def program(self, function: str, kind: ProgramType) -> int:
+        """The file descriptor of a program, loaded (and verified by the kernel) the first time. Raises BpfError."""
+        try:
+            return int(self._bpf.load_func(function, int(kind)).fd)
+        except Exception as error:  # BCC raises bare Exception
+            raise BpfError(f"{function}: {error}") from error
+
+    def attach_tracepoint(self, tracepoint: str, function: str) -> Probe:
+        """Attaches to `category:name`. Raises BpfError."""
+        category, _, name = tracepoint.partition(":")
+        program = self.program(function, ProgramType.TRACEPOINT)
+        fd = self._library.bpf_attach_tracepoint(program, category.encode(), name.encode())
+        if fd < 0:
+            raise BpfError(f"{tracepoint} cannot be attached to: {os.strerror(ctypes.get_errno())}")
+        return Probe((fd,), "")
+
+    def attach_uprobe(
+        self, path: str, offset: int, function: str, tgid: int, *, on_return: bool = False, semaphore_offset: int = 0
+    ) -> Probe:
+        """Attaches at an offset of a file, for one process with all its threads (-1: all who map the file, and each pays).
+        `semaphore_offset` is where in the file a USDT probe's counter lies: the kernel raises it while we are attached.
+        Raises BpfError."""
+        program = self.program(function, ProgramType.KPROBE)
+        # Unique in this process: BCC's name for the event, used only by kernels older than 4.17.
+        event = f"aie_{'r' if on_return else 'p'}_{os.getpid()}_{tgid}_{offset:x}_{abs(hash(path)):x}"
+        kind = _RETURN if on_return else _ENTRY
+        ctypes.set_errno(0)
+        fd = self._library.bpf_attach_uprobe(program, kind, event.encode(), os.fsencode(path), offset, tgid, semaphore_offset)
+        if fd < 0:
+            raise BpfError(f"{path}+{offset:#x} cannot be probed: {os.strerror(ctypes.get_errno() or _ENOENT)}")
+        return Probe((fd,), event)
+
+    def attach_perf_event(self, type_: int, config: int, function: str, period: int) -> Probe:
+        """Attaches to a software event, on every CPU that is online. Raises BpfError."""
+        program = self.program(function, ProgramType.PERF_EVENT)
+        fds: list[int] = []
+        for cpu in online_cpus():
+            fd = self._library.bpf_attach_perf_event(program, type_, config, period, 0, -1, cpu, -1)
+            if fd < 0:
+                for open_fd in fds:
+                    self._library.bpf_close_perf_event_fd(open_fd)
+                raise BpfError(f"software event {config} cannot be attached to: {os.strerror(ctypes.get_errno())}")
+            fds.append(fd)
+        return Probe(tuple(fds), "")
+
+    def detach(self, probe: Probe) -> None:
+        """Detaches; about 0.1 s for a uprobe, in which the process that was probed runs on."""
+        for fd in probe.fds:
+            self._library.bpf_close_perf_event_fd(fd)
+
+    def close(self) -> None:
+        """Gives back programs and maps. What is attached stays so until it is detached."""
+        with contextlib.suppress(Exception):  # BCC's own tidying must not hide why we close
+            self._bpf.cleanup()
+
+
+class Bcc:
+    """BCC, imported."""
+
+    def __init__(self) -> None:
+        """Imports BCC, from Debian's packages if it is not among ours. Raises BpfError."""
+        source = prerequisites.kernel_source()
+        if source is not None:
+            os.environ.setdefault("BCC_KERNEL_SOURCE", str(source))
+        try:
+            with _debian_packages():
+                self._bcc = importlib.import_module("bcc")
+        except (ImportError, OSError, AttributeError) as error:  # a libbcc of another version lacks symbols
+            raise BpfError(f"BCC cannot be imported: {error}") from error
+        library = self._bcc.lib
+        # The C function has a seventh argument, which BCC does not pass: without it, it is whatever the register holds (bcc #5236).
+        library.bpf_attach_uprobe.argtypes = [
+            ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint32,
+        ]  # fmt: skip
+        for name in ("bpf_table_key_size", "bpf_table_leaf_size"):
+            getattr(library, name).restype = ctypes.c_size_t
+            getattr(library, name).argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        library.bpf_close_perf_event_fd.argtypes = [ctypes.c_int]
+
+    @property
+    def version(self) -> str:
+        """BCC's version."""
+        return str(getattr(self._bcc, "__version__", "unknown"))
+
+    def compile(self, *programs: str, defines: Iterable[str] = ()) -> Module:
+        """One module of files of `programs/`, as in `text`. Raises BpfError."""
+        return self.compile_text(text(*programs), defines)
+
+    def compile_text(self, text: str, defines: Iterable[str] = ()) -> Module:
+        """A module from a text. Raises BpfError."""
+        return Module(self._bcc, text, defines)
+
+    def trim(self) -> None:
+        """Gives back the memory that compiling took: LLVM's heap stays with malloc otherwise, some 30 MB."""
+        self._bcc.lib.bcc_free_memory()
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def text(*programs: str) -> str:
+    """The text of a module: files of `programs/`, one after the other (`x` is x.bpf.c). BCC rewrites map calls in the text that it
+    is given only, not in what that includes."""
+    return "".join((PROGRAMS / (each if each.endswith(".h") else f"{each}.bpf.c")).read_text() for each in programs)
+
+
+def online_cpus() -> list[int]:
+    """The CPUs that are online, from /sys/devices/system/cpu/online ("0-3,5")."""
+    cpus: list[int] = []
+    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+@contextlib.contextmanager
+def _debian_packages() -> Iterator[None]:
+    """Debian's packages as the last place to import from, for this import only: they are of its own Python."""
+    sys.path.append(str(prerequisites.DEBIAN_PACKAGES))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(prerequisites.DEBIAN_PACKAGES))
+
+
+@functools.cache
+def _bpf_class(bcc: Any) -> Any:
+    """BCC's class, without its attaching to every tracepoint as soon as it has compiled."""
+
+    class _Bpf(bcc.BPF):  # type: ignore[misc]
+        def _trace_autoload(self) -> None:
+            pass
+
+    return _Bpf

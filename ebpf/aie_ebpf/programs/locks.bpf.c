@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waits on futexes, by process and address. The GIL is a futex inside the interpreter's _PyRuntime: no uprobe is needed.
+ *
+ * A wait is not always for a lock: an idle worker waits for work in the same call. They are told apart by who wakes: a thread that
+ * has waited for a lock has it then, and wakes the next one itself, at the same address (a hand-off); the workers of a queue are
+ * woken by others. User space judges by the share of hand-offs.
+ */
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define FUTEX_REQUEUE 3
+#define FUTEX_CMP_REQUEUE 4
+#define FUTEX_WAKE_OP 5
+#define FUTEX_LOCK_PI 6
+#define FUTEX_UNLOCK_PI 7
+#define FUTEX_WAIT_BITSET 9
+#define FUTEX_WAKE_BITSET 10
+#define FUTEX_WAIT_REQUEUE_PI 11
+#define FUTEX_LOCK_PI2 13
+#define FUTEX_CMD 127 /* without the private and clock flags */
+
+#define IS_WAIT (1 << FUTEX_WAIT | 1 << FUTEX_WAIT_BITSET | 1 << FUTEX_LOCK_PI | 1 << FUTEX_WAIT_REQUEUE_PI | 1 << FUTEX_LOCK_PI2)
+#define IS_WAKE (1 << FUTEX_WAKE | 1 << FUTEX_WAKE_BITSET | 1 << FUTEX_WAKE_OP | 1 << FUTEX_UNLOCK_PI | 1 << FUTEX_REQUEUE | 1 << FUTEX_CMP_REQUEUE)
+#define EAGAIN 11
+
+struct lock {
+    u64 address; /* for the GIL, of _PyRuntime: it is several words */
+    u32 tgid;
+    u32 is_gil;
+};
+
+struct lock_use {
+    u64 waits;
+    u64 wait_ns;
+    u64 longest_ns; /* not atomic: of two at once, the shorter may win */
+    u64 handoffs;
+};
+
+struct waiting {
+    u64 start_ns;
+    u64 run_queue_ns; /* of it, ready and without a CPU: sched counts that */
+    struct lock lock;
+};
+
+/* Drained every second, so that addresses that are no longer used make room. */
+BPF_TABLE("hash", struct lock, struct lock_use, locks, 8192);
+/* By tid; an entry lives as long as the call. Not LRU: a wait of hours must not be evicted. */
+BPF_TABLE("hash", u32, struct waiting, futex_waiting, 16384);
+/* Which thread has waited where. LRU: a thread may never come back to an address, and ends without telling this map. */
+struct visit {
+    u64 address;
+    u64 tid;
+};
+BPF_TABLE("lru_hash", struct visit, u8, visits, 16384);
+
+static __always_inline struct lock_use *use_of(struct lock *lock) {
+    struct lock_use none = {};
+    struct lock_use *use = locks.lookup_or_try_init(lock, &none);
+    if (!use) note_lost(LOST_LOCK);
+    return use;
+}
+
+TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u32 tgid = pid_tgid >> 32, tid = pid_tgid;
+    struct watched *process = watched.lookup(&tgid);
+    if (!process) return 0;
+    hit(process, SET_LOCKS);
+    u32 command = 1 << (args->op & FUTEX_CMD & 31);
+    struct lock lock = {.address = (u64)args->uaddr, .tgid = tgid};
+    if (lock.address >= process->gil_start && lock.address < process->gil_end) {
+        lock.address = process->gil_start;
+        lock.is_gil = 1;
+    }
+    if (command & IS_WAIT) {
+        struct waiting waiting = {.start_ns = bpf_ktime_get_ns(), .lock = lock};
+        if (futex_waiting.update(&tid, &waiting)) note_lost(LOST_FUTEX);
+    } else if (command & IS_WAKE) {
+        struct visit visit = {.address = lock.address, .tid = tid};
+        if (!visits.lookup(&visit)) return 0;
+        struct lock_use *use = use_of(&lock);
+        if (use) __sync_fetch_and_add(&use->handoffs, 1);
+    }
+    return 0;
+}
+
+TRACEPOINT_PROBE(syscalls, sys_exit_futex) {
+    u32 tid = bpf_get_current_pid_tgid();
+    struct waiting *waiting = futex_waiting.lookup(&tid);
+    if (!waiting) return 0;
+    struct watched *process = watched.lookup(&waiting->lock.tgid);
+    if (process) hit(process, SET_LOCKS);
+    if (process && args->ret != -EAGAIN) { /* else the word had changed already: it did not wait */
+        struct lock lock = waiting->lock;
+        struct lock_use *use = use_of(&lock);
+        if (use) {
+            u64 ns = bpf_ktime_get_ns() - waiting->start_ns;
+            ns = ns > waiting->run_queue_ns ? ns - waiting->run_queue_ns : 0;
+            __sync_fetch_and_add(&use->waits, 1);
+            __sync_fetch_and_add(&use->wait_ns, ns);
+            if (ns > use->longest_ns) use->longest_ns = ns;
+        }
+        struct visit visit = {.address = lock.address, .tid = tid};
+        u8 yes = 1;
+        visits.update(&visit, &yes);
+    }
+    futex_waiting.delete(&tid);
+    return 0;
+}
