@@ -103,6 +103,22 @@ async def test_without_version_2_memory_still_adds_up_and_nothing_is_reserved(gp
     await at.close()
 
 
+async def test_where_version_2_does_not_add_up_version_1_is_asked(gpus: Controller) -> None:
+    total, free = 80 << 30, 20 << 30
+    gpus.fix(0, "memory_total_bytes", total)
+    gpus.fix(0, "memory_free_bytes", free)
+    gpus.fix(0, "memory_used_bytes", total - free)
+    gpus.fix(0, "memory_reserved_bytes", 70 << 30)
+    at = host.source()
+    found = await host.look(at)
+    assert ("aie_gpu_memory_reserved_bytes", "0") not in found
+    assert found["aie_gpu_memory_used_bytes", "0"] == total - free
+    assert found["aie_gpu_memory_free_bytes", "0"] == free
+    gpus.fix(0, "memory_free_bytes", free + (1 << 20))
+    assert ("aie_gpu_memory_used_bytes", "0") not in await host.look(at), "neither adds up: nothing is known"
+    await at.close()
+
+
 async def test_a_gpu_without_memory_of_its_own_shows_the_hosts(tmp_path: Path) -> None:
     with host.simulated(tmp_path / "gb10", 1, "GB10"):
         at = host.source(memory=Memory(128 << 30, 28 << 30, 100 << 30))

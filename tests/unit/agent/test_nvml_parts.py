@@ -14,7 +14,7 @@ from aie_agent.sources.nvml import units
 from aie_agent.sources.nvml.counters import Guard
 from aie_agent.sources.nvml.devices import Identity
 from aie_agent.sources.nvml.door import IMPLAUSIBLE, NOT_SUPPORTED, SENTINEL, Absent, Device, number
-from aie_agent.sources.nvml.memory import Memory, balanced
+from aie_agent.sources.nvml.memory import PAGE_BYTES, Memory, balanced
 from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.plan import Number, plan
 from aie_agent.sources.nvml.roster import Entry, Roster
@@ -65,6 +65,18 @@ def test_memory_of_version_2_adds_up_whether_used_holds_what_is_reserved_or_not(
     free = total - reserved - used
     assert balanced(total, used, free, reserved) == Memory(total, used, free, reserved)
     assert balanced(total, used + reserved, free, reserved) == Memory(total, used, free, reserved)
+
+
+@pytest.mark.parametrize("off", [-PAGE_BYTES - 1, PAGE_BYTES + 1, 1 << 20, -GIB // 2])
+def test_what_does_not_add_up_within_a_page_is_not_made_to(off: int) -> None:
+    """Half a percent of the memory of an H100 is a small model."""
+    assert balanced(80 * GIB, 10 * GIB, 70 * GIB + off, None) is None
+    assert balanced(80 * GIB, 10 * GIB, 69 * GIB + off, GIB) is None
+
+
+@pytest.mark.parametrize("off", [-PAGE_BYTES, -1, 0, 1, PAGE_BYTES])
+def test_a_page_is_nothing(off: int) -> None:
+    assert balanced(80 * GIB, 10 * GIB, 69 * GIB + off, GIB) == Memory(80 * GIB, 10 * GIB, 69 * GIB, GIB)
 
 
 def test_memory_of_version_1_is_not_split() -> None:
