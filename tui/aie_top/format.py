@@ -165,13 +165,13 @@ def watts_of(value: float | None, limit: float | None) -> str:
 
 
 def size_of(value: float | None, total: float | None) -> str:
-    """61.2/80 GiB: both in the unit of the total, which needs no decimals from ten on."""
+    """61.2/80 GiB, 4.27/9.8 GiB: both in the unit of the total, which needs no decimals from ten on, and one below."""
     used, whole = size(value), size(total)
     if whole == UNKNOWN or used == UNKNOWN or value is None or total is None or value < 0:
         return used
-    number, unit = whole.split(" ")
+    unit = whole.split(" ")[1]
     step = 1024.0 ** _SIZES.index(unit)
-    most = f"{total / step:.0f}" if total / step >= 9.995 else number
+    most = f"{total / step:.0f}" if total / step >= 9.95 or unit == "B" else f"{total / step:.1f}"
     return f"{_three_digits(value / step)}/{most} {unit}"
 
 

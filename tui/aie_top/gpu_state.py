@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from aie_telemetry.api import Event, Gpu, GpuProcess, Severity
+from aie_telemetry.api import Event, Gpu, GpuFault, GpuProcess, Severity
 from aie_top import format as fmt
 from aie_top import gpu_words
 
 XID: Final = "gpu_xid"
-LINK_WIDTH: Final = "gpu_link_width"
 _RANK: Final[dict[Severity | None, int]] = {"critical": 0, "warning": 1, "info": 2, None: 3}
 
 
@@ -66,12 +65,6 @@ def orphans(gpu: Gpu) -> list[GpuProcess]:
     return [one for one in gpu.processes if one.orphan]
 
 
-def link_is_narrow(gpu: Gpu) -> bool:
-    """Width is never reduced to save power, as generation is; unified memory has no link to speak of."""
-    width, most = gpu.pcie_width, gpu.pcie_width_max
-    return gpu.up and not gpu.unified_memory and width is not None and most is not None and 0 < width < most
-
-
 def _not_up(gpu: Gpu, xids: Sequence[Condition]) -> Iterator[Condition]:
     """Its XIDs are why, not one more thing that is wrong."""
     word = gpu_words.not_up(gpu.reason)
@@ -91,35 +84,30 @@ def _clocks(gpu: Gpu) -> Iterator[Condition]:
 
 
 def _faults(gpu: Gpu) -> Iterator[Condition]:
-    """What the agent found, and what the row shows by itself, each cause once.
-
-    Where both tell of it, the words are those from here, since they are the same for all GPUs that have it and the numbers stand
-    apart; but of a link the agent knows more.
-    """
+    """What the agent found, each once. Where the row shows the same by itself, the words are those from here: they are the same for
+    all GPUs that have it, and the numbers stand apart."""
     if gpu.problems and not gpu.faults:  # an agent from before faults had names: its sentences cover all of this
         yield from (Condition("warning", "gpu_fault", "see page", sentence) for sentence in gpu.problems)
         return
-    seen = {one.cause: one for rule in (_memory, _orphans, _link) for one in rule(gpu)}
+    seen = {one.cause: one for rule in (_memory, _orphans) for one in rule(gpu)}
     for fault in gpu.faults:
         mine = seen.pop(fault.cause, None)
-        if mine is None or fault.cause == LINK_WIDTH:
-            what, _, do = fault.text.partition(": ")
-            short = mine.short if mine is not None else gpu_words.FAULTS.get(fault.cause) or fault.cause.removeprefix("gpu_")
-            yield Condition(fault.severity, fault.cause, short.replace("_", " "), what, "", _sentence(do), fault.since_s)
-        else:
-            yield mine._replace(severity=fault.severity, time_s=fault.since_s)
+        yield mine._replace(severity=fault.severity, time_s=fault.since_s) if mine is not None else _told(gpu, fault)
     yield from seen.values()
+
+
+def _told(gpu: Gpu, fault: GpuFault) -> Condition:
+    """In the agent's words: what is wrong (numbers that move), then what to do."""
+    what, _, do = fault.text.partition(": ")
+    what, _, detail = what.removesuffix(")").partition(" (") if what.endswith(")") else (what, "", "")
+    short = gpu_words.FAULTS.get(fault.cause) or fault.cause.removeprefix("gpu_").replace("_", " ")
+    if fault.cause == "gpu_link_width" and gpu.pcie_width is not None:
+        short = f"x{gpu.pcie_width} link"
+    return Condition(fault.severity, fault.cause, short, what, detail, _sentence(do), fault.since_s)
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""
-
-
-def _link(gpu: Gpu) -> Iterator[Condition]:
-    if link_is_narrow(gpu):
-        do = "Reseat the card or its riser, look at the slot's width and bifurcation in the BIOS."
-        short = f"x{gpu.pcie_width} of x{gpu.pcie_width_max}"
-        yield Condition("warning", LINK_WIDTH, short, f"PCIe link has {gpu.pcie_width} lanes of {gpu.pcie_width_max}", "", do)
 
 
 def _xids(gpu: Gpu, recent: Mapping[str, Event]) -> Iterator[Condition]:

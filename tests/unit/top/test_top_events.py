@@ -6,14 +6,16 @@ import datetime
 
 import agent_api as fake
 import msgspec
+import pytest
 
 from aie_agent.analysis.history import BEGUN, KIND, OVER
 from aie_telemetry.api import Event, Evidence, Finding, Quantiles, Snapshot, Source
 from aie_top.columns.engines import by_key
 from aie_top.events import SHOWN_S
 from aie_top.model import build_frame
-from aie_top.rows import AgentState, EngineRow, Frame
-from aie_top.views.pages import engine_page
+from aie_top.report import render, report_lines
+from aie_top.rows import AgentState, EngineRow, Frame, View
+from aie_top.views.pages import engine_page, problem_page
 
 MIB = float(1 << 20)
 LABEL = "http://gpu-07:9465"
@@ -142,3 +144,22 @@ def test_stages_and_container_on_the_engines_page() -> None:
     assert "0123456789ab" in with_stages
     assert "decode" not in with_stages, "it does not tell"
     assert "prefill" not in without
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("told", [0, 1, 8, 60, 2_000])
+def test_a_report_has_the_first_of_what_an_event_told_and_counts_the_rest(told: int, width: int) -> None:
+    details: dict[str, float | str] = {f"what_{at}": f"{'word ' * 30}{at}" for at in range(told)}
+    shown = frame(fake.snapshot(events=(oom(**details),)))
+    lines = render(report_lines(shown, View(), width), colour=False).splitlines()
+    said = lines[next(at for at, text in enumerate(lines) if "out of memory" in text) + 1 : lines.index("")]
+    assert len(said) <= 8 + 6
+    if told >= 60:
+        (rest,) = [text for text in said if "lines more (enter; --json)" in text]
+        whole = "\n".join(one.plain() for one in problem_page(shown.problems[0], width))
+        left = int(rest.split("…")[1].split()[0])
+        assert left > 10
+        assert f"what {told - 1} " in whole, "the page has all of it"
+    if told <= 1:
+        assert "more" not in "".join(said)
+    assert any(text.lstrip().startswith("do ") for text in said), "the advice is not pushed out"

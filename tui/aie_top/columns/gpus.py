@@ -161,7 +161,7 @@ def _state(row: GpuRow, width: int) -> tuple[Span, ...]:
 
 def _why(row: GpuRow, width: int) -> tuple[Span, ...]:
     worst = row.found[0] if row.found and row.stale_s is None else None
-    text = " ".join(filter(None, (worst.words, when(worst, row.time_s)))) if worst is not None else ""
+    text = ", ".join(filter(None, (when(worst, row.time_s), worst.words))) if worst is not None else ""
     return (Span(fit(text, width), "dim"),)
 
 

@@ -15,6 +15,9 @@ MARKS: Final[dict[Severity, tuple[str, Tone]]] = {"critical": ("✖", "bad"), "w
 _PLURALS: Final[dict[Severity, str]] = {"critical": "critical", "warning": "warnings", "info": "notes"}
 _SINGULARS: Final[dict[Severity, str]] = {"critical": "critical", "warning": "warning", "info": "note"}
 _WIDE_FROM: Final = 60
+_DETAIL_LABEL: Final = 5
+_MOST_WHY: Final = 8
+_MOST_ADVICE: Final = 6
 _AGE: Final = fmt.AGE_WIDTH + 1
 
 
@@ -98,12 +101,17 @@ def _block(row: ProblemRow, frame: Frame, width: int) -> _Block:
 
 
 def _details(row: ProblemRow, indent: str, width: int) -> list[Line]:
-    pairs = [*(("why", why) for why in row.why), *((("do", row.advice),) if row.advice else ())]
-    lines: list[Line] = []
-    for name, text in pairs:
-        parts = wrap(text, max(width - len(indent) - 5, 8))
-        lines += [line(indent, Span(f"{name if at == 0 else '':<5}", "key"), Span(part, "dim")) for at, part in enumerate(parts)]
-    return lines
+    """Whoever sent an event may have told a thousand things of it: the first lines, and how many more its page has."""
+    room = max(width - len(indent) - _DETAIL_LABEL, 8)
+    why = [(("why" if at == 0 else ""), part) for text in row.why for at, part in enumerate(wrap(text, room))]
+    do = [(("do" if at == 0 else ""), part) for at, part in enumerate(wrap(row.advice, room))]
+    pairs = [*_first(why, _MOST_WHY), *_first(do, _MOST_ADVICE)]
+    return [line(indent, Span(f"{name:<{_DETAIL_LABEL}}", "key"), Span(part, "dim")) for name, part in pairs]
+
+
+def _first(pairs: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:
+    """At most so many lines; the last says how many it stands for."""
+    return pairs if len(pairs) <= most else [*pairs[: most - 1], ("", f"… {len(pairs) - most + 1} lines more (enter; --json)")]
 
 
 def _title(frame: Frame, width: int, focused: bool) -> Line:
