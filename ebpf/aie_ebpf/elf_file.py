@@ -1,5 +1,6 @@
-"""Bytes of an ELF file, by offset and by address, within bounds: a file of a container may be truncated, replaced while it is read, or
-made to hurt whoever reads it. Nothing is mapped (a file that shrinks would kill the reader), and no size that the file states is believed.
+"""Bytes of an ELF file, by offset and by address, within bounds: a file of a container may be truncated, replaced while it is read,
+or made to hurt whoever reads it. Nothing is mapped (a file that shrinks would kill the reader), and no size that the file states is
+believed.
 
 pyelftools gives the layouts of the structures. Its own walk over a file trusts counts and offsets, and reads symbol tables whole.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import struct
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -29,7 +31,8 @@ _MOST_NOTES: Final = 4096
 _MOST_DYNAMIC: Final = 1024
 _LARGEST_NAMES: Final = 1 << 20
 _LARGEST_NOTES: Final = 1 << 20
-_SMALLEST_NOTE_ALIGNMENT: Final = 4
+_NOTE: Final = struct.Struct("<III")
+_NOTE_ALIGNMENT: Final = 4
 
 
 class ElfError(Exception):
@@ -47,7 +50,7 @@ class Segment(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section. `kind` is its SHT_ name (a number where it has none); `entry_size` is that of a table's rows, `link` its companion."""
+    """A section. `kind` is its SHT_ name, a number where it has none. `link` is the index of its companion: a table's strings."""
 
     name: str
     kind: str | int
@@ -154,18 +157,17 @@ class ElfFile:
         if size > _LARGEST_NOTES:
             raise ElfError(f"notes of {size} bytes: at most {_LARGEST_NOTES} are read")
         data = self.read(offset, size)
-        position, head = 0, size_of("Elf_Nhdr")
+        position = 0
         for _ in range(_MOST_NOTES):
-            if position + head > size:
+            if position + _NOTE.size > size:
                 return
-            header = self._parse("Elf_Nhdr", data[position : position + head])
-            owner_at = position + head
-            description_at = _aligned(owner_at + header.n_namesz)
-            end = description_at + header.n_descsz
+            owner_size, description_size, kind = _NOTE.unpack_from(data, position)
+            owner_at = position + _NOTE.size
+            description_at = _aligned(owner_at + owner_size)
+            end = description_at + description_size
             if end > size:
-                raise ElfError(f"a note of {header.n_descsz} bytes reaches beyond its section")
-            owner = data[owner_at : owner_at + header.n_namesz].rstrip(b"\0")
-            yield Note(owner, _number(header.n_type), data[description_at:end])
+                raise ElfError(f"a note of {description_size} bytes reaches beyond its section")
+            yield Note(data[owner_at : owner_at + owner_size].rstrip(b"\0"), kind, data[description_at:end])
             position = _aligned(end)
 
     def _ehdr(self) -> Any:
@@ -256,12 +258,4 @@ def _size(fd: int) -> int:
 
 
 def _aligned(position: int) -> int:
-    return position + -position % _SMALLEST_NOTE_ALIGNMENT
-
-
-def _number(kind: str | int) -> int:
-    """pyelftools names the kinds of core dumps' notes, whoever owns the note."""
-    return kind if isinstance(kind, int) else int(_LAYOUTS.Elf_Nhdr.n_type) if False else _KINDS[kind]
-
-
-_KINDS: Final[dict[str, int]] = {}
+    return position + -position % _NOTE_ALIGNMENT
