@@ -1,0 +1,191 @@
+"""What the threads of watched processes wait for: the maps of locks, sched and faults."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from aie_ebpf.door import Module
+from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds
+from aie_ebpf.messages import Histogram, Lock, Waits
+from aie_ebpf.readers.histograms import FIELDS, gained
+
+SETS: Final = ("locks", "sched", "faults", "cuda_memory", "cuda_sync", "cuda_copy", "cuda_launch", "gc")
+"""In the order of `enum set` in programs/watched.h."""
+
+# Rows of locks in a report: those that took the most time. The sums have all of them.
+_ROWS: Final = 20
+_NS: Final = 1e9
+
+_WATCHED: Final = f"{2 + len(SETS) + 1}Q"  # gil_start, gil_end, hits, major_faults
+_TIMES_AFTER: Final = 5  # sleep, disk, page_fault, sync_run_queue, sync_off
+_TIMES: Final = f"{2 * FIELDS + _TIMES_AFTER}Q"
+
+
+class HostUse(NamedTuple):
+    """Increases since the reading before, of one process. `hits` is by set; `sync_run_queue_s` and `sync_off_s` are the part of a
+    CUDA synchronisation spent in the run queue and asleep."""
+
+    waits: Waits
+    locks: tuple[Lock, ...]
+    run_queue: Histogram | None
+    off_cpu: Histogram | None
+    major_faults: int
+    hits: dict[str, int]
+    sync_run_queue_s: float
+    sync_off_s: float
+
+
+class _Ongoing(NamedTuple):
+    """A wait that has not ended at a reading: how much of it was reported already."""
+
+    start_ns: int
+    address: tuple[int, int]
+    is_gil: bool
+    credited_ns: int
+
+
+class _Use:
+    """Waits on one address since the reading before."""
+
+    def __init__(self, is_gil: bool) -> None:
+        self.is_gil = is_gil
+        self.waits = 0
+        self.handoffs = 0
+        self.wait_ns = 0
+        self.longest_ns = 0
+        self.waiters = 0
+
+
+_UseAt = Callable[[tuple[int, int], bool], _Use]
+
+
+class WaitsReader:
+    """Reads the module that is made of locks, sched and faults. Counts each second of a wait when it passes, not when it ends."""
+
+    def __init__(self, module: Module) -> None:
+        """Raises BpfError."""
+        self._watched = module.table("watched", "I", _WATCHED)
+        self._times = module.table("times", "I", _TIMES)
+        self._locks = module.table("locks", "QII", "4Q")
+        self._waiting = module.table("futex_waiting", "I", "3Q2I")
+        self._kinds = LockKinds()
+        self._ongoing: dict[int, _Ongoing] = {}
+        self._last_watched: dict[int, tuple[int, ...]] = {}
+        self._last_times: dict[int, tuple[int, ...]] = {}
+
+    def watch(self, tgid: int, gil: tuple[int, int] | None) -> None:
+        """Begins to count for a process, or tells where its interpreter keeps the GIL. Raises BpfError (too many)."""
+        start, end = gil or (0, 0)
+        known = self._watched.get(tgid)
+        if known is None:
+            times = (0,) * (2 * FIELDS + _TIMES_AFTER)
+            self._times.put((tgid,), times)
+            self._last_times[tgid] = times
+            known = (0,) * (2 + len(SETS) + 1)
+            self._last_watched[tgid] = known
+        if known[:2] != (start, end) or tgid not in self._last_watched:
+            self._watched.put((tgid,), (start, end, *known[2:]))
+            self._last_watched.setdefault(tgid, known)
+
+    def forget(self, tgid: int) -> None:
+        """Ends to count for a process."""
+        self._watched.delete(tgid)
+        self._times.delete(tgid)
+        self._last_watched.pop(tgid, None)
+        self._last_times.pop(tgid, None)
+        self._kinds.forget(tgid)
+
+    def read(self, now_ns: int, on: frozenset[str]) -> dict[int, HostUse]:
+        """The increases of every watched process. `now_ns` is the monotonic clock; `on` are the sets that are attached: of the
+        others nothing is said. Raises BpfError."""
+        locks = self._lock_uses(now_ns) if "locks" in on else {}
+        watched = {key[0]: value for key, value in self._watched.items()}
+        times = {key[0]: value for key, value in self._times.items()}
+        return {
+            tgid: self._use(tgid, watched[tgid], times[tgid], locks.get(tgid, {}), on)
+            for tgid in self._last_watched
+            if tgid in watched and tgid in times
+        }
+
+    def _use(
+        self, tgid: int, watched: tuple[int, ...], times: tuple[int, ...], uses: dict[int, _Use], on: frozenset[str]
+    ) -> HostUse:
+        before = self._last_times.get(tgid, times)
+        self._last_times[tgid] = times
+        sleep, disk, fault, sync_queue, sync_off = (
+            (after - earlier) / _NS for after, earlier in zip(times[2 * FIELDS :], before[2 * FIELDS :], strict=True)
+        )
+        run_queue = gained(times[:FIELDS], before[:FIELDS])
+        rows = [self._row(tgid, address, use) for address, use in uses.items()]
+        seen, scheduled, faulted = "locks" in on, "sched" in on, "faults" in on
+        waited: dict[str, float] = defaultdict(float)
+        for row in rows:
+            waited[row.kind] += row.wait_s
+        last = self._last_watched.get(tgid, watched)
+        self._last_watched[tgid] = watched
+        return HostUse(
+            waits=Waits(
+                run_queue=(run_queue.total if run_queue else 0.0) if scheduled else None,
+                lock=waited[LOCK] if seen else None,
+                gil=waited[GIL] if seen else None,
+                idle_futex=waited[IDLE] if seen else None,
+                page_fault=fault if scheduled and faulted else None,
+                disk=disk if scheduled else None,
+                sleep=sleep if scheduled else None,
+            ),
+            locks=tuple(sorted(rows, key=lambda row: -row.wait_s)[:_ROWS]),
+            run_queue=run_queue,
+            off_cpu=gained(times[FIELDS : 2 * FIELDS], before[FIELDS : 2 * FIELDS]),
+            major_faults=watched[-1] - last[-1],
+            hits={name: watched[2 + i] - last[2 + i] for i, name in enumerate(SETS) if watched[2 + i] > last[2 + i]},
+            sync_run_queue_s=sync_queue,
+            sync_off_s=sync_off,
+        )
+
+    def _row(self, tgid: int, address: int, use: _Use) -> Lock:
+        return Lock(
+            address=address,
+            kind=GIL if use.is_gil else self._kinds.kind((tgid, address)),
+            waits=use.waits,
+            wait_s=max(use.wait_ns, 0) / _NS,
+            longest_s=use.longest_ns / _NS,
+            handoffs=use.handoffs,
+            waiters=use.waiters,
+        )
+
+    def _lock_uses(self, now_ns: int) -> dict[int, dict[int, _Use]]:
+        uses: dict[int, dict[int, _Use]] = defaultdict(dict)
+
+        def use_at(address: tuple[int, int], is_gil: bool) -> _Use:
+            tgid, place = address
+            return uses[tgid].setdefault(place, _Use(is_gil))
+
+        # The waits that go on are read before those that ended: what ends in between is counted at the next reading.
+        ongoing = {key[0]: value for key, value in self._waiting.items()}
+        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs) in self._locks.drain():
+            use = use_at((tgid, address), bool(is_gil))
+            use.waits, use.wait_ns, use.longest_ns, use.handoffs = waits, wait_ns, longest_ns, handoffs
+            self._kinds.note((tgid, address), waits, handoffs)
+        self._credit(ongoing, now_ns, use_at)
+        return uses
+
+    def _credit(self, ongoing: dict[int, tuple[int, ...]], now_ns: int, use_at: _UseAt) -> None:
+        """Waits that go on count now for what they lasted since the reading before; what was counted of those that ended is
+        taken from their total."""
+        before, self._ongoing = self._ongoing, {}
+        for tid, last in before.items():
+            entry = ongoing.get(tid)
+            if entry is None or entry[0] != last.start_ns:
+                use_at(last.address, last.is_gil).wait_ns -= last.credited_ns
+        for tid, (start_ns, run_queue_ns, address, tgid, is_gil) in ongoing.items():
+            place = (tgid, address)
+            earlier = before.get(tid)
+            credited = earlier.credited_ns if earlier is not None and earlier.start_ns == start_ns else 0
+            lasted = max(now_ns - start_ns - run_queue_ns, credited)
+            use = use_at(place, bool(is_gil))
+            use.wait_ns += lasted - credited
+            use.longest_ns = max(use.longest_ns, lasted)
+            use.waiters += 1
+            self._ongoing[tid] = _Ongoing(start_ns, place, bool(is_gil), lasted)
