@@ -114,6 +114,12 @@ def test_gpu_pages(snap_compare: Any, page: str, size: tuple[int, int]) -> None:
     assert snap_compare(TopApp(OneFrame(with_gpus("eight"))), press=GPU_PAGES[page], terminal_size=size, run_before=settled)
 
 
+@gpu_sizes
+def test_mig_page(snap_compare: Any, size: tuple[int, int]) -> None:
+    """The end of the page: links, errors, instances, processes."""
+    assert snap_compare(TopApp(OneFrame(with_gpus("odd"))), press=["u", "end"], terminal_size=size, run_before=settled)
+
+
 def test_gpus_in_ascii(snap_compare: Any) -> None:
     app = TopApp(OneFrame(with_gpus("eight")), ascii_only=True)
     assert snap_compare(app, terminal_size=(120, 40), run_before=settled)

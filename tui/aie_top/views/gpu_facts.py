@@ -50,11 +50,13 @@ def mig(gpu: Gpu, width: int) -> list[Line]:
     if not gpu.mig:
         return [title("MIG INSTANCES"), *sentences(gpu.mig_instances, width)] if gpu.mig_instances else []
     memory = f"{'MEMORY':>{_MIG_BAR + 1 + fmt.SIZE_OF_WIDTH}}"
-    head = f"{'MIG':<{_MIG_WIDTH}} {'PROFILE':<{_PROFILE_WIDTH}} {memory}  SM ACTIVE  UUID"
-    return [line(" ", Span(head, "strong"), fill="title"), *(_instance(one) for one in gpu.mig)]
+    head = f"{'MIG':<{_MIG_WIDTH}} {'PROFILE':<{_PROFILE_WIDTH}} {memory}  SM ACTIVE  "
+    room = width - len(head) - 1 >= max(len(one.uuid) for one in gpu.mig)  # half a UUID names nothing
+    lines = [line(" ", Span(f"{head}UUID" if room else head, "strong"), fill="title")]
+    return lines + [_instance(one, one.uuid if room else "") for one in gpu.mig]
 
 
-def _instance(one: MigInstance) -> Line:
+def _instance(one: MigInstance, uuid: str) -> Line:
     used, total = one.memory_used_bytes, one.memory_total_bytes
     ratio = used / total if used is not None and total else None
     filled, empty = charts.bar(ratio, _MIG_BAR)
@@ -67,7 +69,7 @@ def _instance(one: MigInstance) -> Line:
         Span(empty, "track"),
         Span(f" {fit(fmt.size_of(used, total), fmt.SIZE_OF_WIDTH, right=True)}"),
         Span(f"  {fmt.percent(one.sm_active_ratio):>9}  "),
-        Span(one.uuid, "dim"),
+        Span(uuid, "dim"),
     )
 
 
