@@ -189,11 +189,12 @@ def test_the_page_of_a_gpu_that_tells_none_of_it_invents_nothing() -> None:
 
 
 def test_mig_instances_have_their_memory_and_their_share() -> None:
-    rows = [text for text in numbers(gpus.divided(0)) if "g." in text and "gb" in text]
+    rows = [text for text in numbers(gpus.divided(0), width=120) if "g." in text and "gb" in text]
     assert [text.split()[:2] for text in rows] == [["1/0", "3g.40gb"], ["2/0", "2g.20gb"], ["3/0", "1g.10gb"]]
     assert "12.1/40 GiB" in rows[0]
     assert "62.0%" in rows[0]
-    assert rows[2].split()[-2] == fmt.UNKNOWN, "before Hopper nobody tells"
+    assert rows[2].split()[-2:] == [fmt.UNKNOWN, "MIG-51a1a7ed-0000-5000-8000-000000000003"], "before Hopper nobody tells"
+    assert not any("MIG-" in text for text in numbers(gpus.divided(0), width=80)), "half a UUID names nothing"
     assert "▲" not in "".join(rows)
     older = numbers(gpus.divided(0, mig=()))
     assert any("3g.40gb" in text for text in older), "an agent of before tells their names"
