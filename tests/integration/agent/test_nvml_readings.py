@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from aie_agent.simulate import MIB, NOT_AVAILABLE, Controller, MigInstance
+from aie_agent.simulate import MIB, NOT_AVAILABLE, Controller, MigInstance, Process
+from aie_agent.simulate.layout import CONSTANTS
 from aie_telemetry.catalogue import Kind
 from tests.integration.agent import nvml_host as host
 
 GPUS = 3
+AIE_GPM_FAULT = CONSTANTS["AIE_GPM_FAULT"]
 UINT, ULONGLONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 
@@ -193,6 +195,136 @@ async def test_gpm_switched_off_is_not_asked_for(gpus: Controller) -> None:
     assert not any("active_ratio" in key[0] for key in found)
     assert gpus.calls("nvmlGpmSampleGet") == gpus.calls("nvmlGpmQueryDeviceSupport") == 0
     assert ("aie_gpu_pcie_bytes_per_second", "tx", "0") in found  # by the counters
+    await at.close()
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda gpus, code: gpus.fail("nvmlGpmSampleGet", code, gpu=0),
+        lambda gpus, code: gpus.fail("nvmlGpmSampleAlloc", code),
+        lambda gpus, code: [gpus.fail_field(AIE_GPM_FAULT + metric, code, gpu=0) for metric in (20, 21)],
+    ],
+    ids=["sample", "memory", "metrics"],
+)
+async def test_pcie_comes_from_its_counters_while_gpm_is_refused(
+    gpus: Controller, refuse: Callable[[Controller, int], object]
+) -> None:
+    """Announced is not allowed: where sampling is refused, the numbers that there is another way to are not lost with it."""
+    gpus.fix(0, "pcie_tx_kb_per_s", 1_000_000)
+    gpus.fix(0, "pcie_rx_kb_per_s", 3_000_000)
+    gpus.run()
+    key = ("aie_gpu_pcie_bytes_per_second", "tx", "0")
+    refuse(gpus, pynvml.NVML_ERROR_NO_PERMISSION)
+    at = host.source()
+    found = await host.until(at, lambda found: key in found)
+    assert found[key] == pytest.approx(1e9, rel=0.05)
+    assert found["aie_gpu_pcie_bytes_per_second", "rx", "0"] == pytest.approx(3e9, rel=0.05)
+    assert gpus.calls("nvmlDeviceGetPcieThroughput") == 0
+    refuse(gpus, 0)
+    # Back with GPM, and never twice in one batch.
+    deadline_s = time.monotonic() + 20.0
+    active = False
+    while not (active and at._session.gpus[0]._of_gpm):
+        batch = await at.collect(time.time())
+        assert len(batch.points) == len({(point.name, point.tags) for point in batch.points})
+        active = ("aie_gpu_sm_active_ratio", "0") in host.numbers(batch)
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.02)
+    found = await host.until(at, lambda found: key in found)
+    assert found[key] == pytest.approx(1e9, rel=0.05)
+    await at.close()
+
+
+async def test_links_of_the_fifth_generation_are_summed(tmp_path: Path) -> None:
+    kinds = ("malformed_packet", "buffer_overrun", "receive", "receive_remote", "receive_general", "link_integrity",
+             "transmit_discard", "recovery", "recovery_failed", None, "effective", "symbol")  # fmt: skip
+    with host.simulated(tmp_path / "b200", 1, "B200") as new:
+        with new.edit() as config:
+            for row in range(len(kinds)):
+                config.gpus[0].links[0].packet_errors[row] = 10 + row
+                config.gpus[0].links[17].packet_errors[row] = 1000
+        new.set_load(0, 1.0)
+        new.advance(10)
+        at = host.source()
+        found = await host.look(at)
+        await at.close()
+        shown = {key[2]: value for key, value in found.items() if key[0] == "aie_gpu_nvlink_errors_total"}
+        assert shown == {kind: 1010 + row for row, kind in enumerate(kinds) if kind}
+        assert found["aie_gpu_nvlink_bytes_total", "tx", "0"] == pytest.approx(new.counter(0, "nvlink_tx_bytes"), abs=18)
+        assert found["aie_gpu_nvlink_bytes_total", "rx", "0"] == pytest.approx(new.counter(0, "nvlink_rx_bytes"), abs=18)
+        assert found["aie_gpu_nvlink_bytes_total", "rx", "0"] < found["aie_gpu_nvlink_bytes_total", "tx", "0"]
+        assert new.calls("nvmlDeviceGetNvLinkErrorCounter") == 18 * 3, "asked once a kind that is not counted by packets"
+
+
+async def test_a_link_that_does_not_answer_makes_no_sum_fall(tmp_path: Path) -> None:
+    with host.simulated(tmp_path / "b200", 1, "B200") as new:
+        with new.edit() as config:
+            config.gpus[0].links[0].packet_errors[7] = 5
+            config.gpus[0].links[17].packet_errors[7] = 1000
+        key = ("aie_gpu_nvlink_errors_total", "0", "recovery")
+        at = host.source()
+        assert (await host.look(at))[key] == 1005
+        with new.edit() as config:
+            config.gpus[0].link_count = 17
+        for _ in range(5):
+            assert (await host.look(at))[key] == 1005
+        await at.close()
+
+
+@pytest.mark.parametrize("profile", ["A100", "H100"])
+async def test_links_of_old_are_summed_by_the_driver_and_asked_for_nothing_new(tmp_path: Path, profile: str) -> None:
+    with host.simulated(tmp_path / "old", 1, profile) as old:
+        old.set_load(0, 1.0)
+        old.advance(10)
+        at = host.source()
+        found = await host.look(at)
+        assert {key[2] for key in found if key[0] == "aie_gpu_nvlink_errors_total"} == {
+            "replay", "recovery", "crc_flit", "crc_data"
+        }  # fmt: skip
+        sent = found["aie_gpu_nvlink_bytes_total", "tx", "0"]
+        assert sent == pytest.approx(old.counter(0, "nvlink_tx_bytes"), abs=1024)
+        calls = old.calls("nvmlDeviceGetFieldValues")
+        await host.look(at)
+        assert old.calls("nvmlDeviceGetFieldValues") == calls + 2, "one call for the fast fields, one for the slow ones"
+        await at.close()
+
+
+async def test_processes_of_mig_are_asked_of_the_instances_where_the_gpu_tells_none(gpus: Controller) -> None:
+    instances = [
+        MigInstance("1g.10gb", 7, 9728 * MIB, 16),
+        MigInstance("3g.40gb", 1, 40 * 1024 * MIB, 60),
+        MigInstance("3g.40gb", 1, 40 * 1024 * MIB, 60, compute_instance=1),
+    ]
+    gpus.set_mig(0, instances)
+    processes = [
+        Process(101, 2000 * MIB, gpu_instance=7, compute_instance=0),
+        Process(102, 3000 * MIB, gpu_instance=1, compute_instance=0),
+        Process(101, 500 * MIB, gpu_instance=1, compute_instance=0),
+    ]
+    gpus.set_processes(0, processes)
+    at = host.source()
+
+    async def contexts() -> dict[int, int | None]:
+        await host.look(at)
+        return {context.pid: context.memory_bytes for context in at._on_gpus[0].contexts or ()}
+
+    everything = {101: 2500 * MIB, 102: 3000 * MIB}
+    assert await contexts() == everything, "with the privilege"
+    calls = gpus.calls("nvmlDeviceGetComputeRunningProcesses_v3")
+    assert await contexts() == everything
+    assert gpus.calls("nvmlDeviceGetComputeRunningProcesses_v3") == calls + GPUS, "the instances are not asked as well"
+    gpus.set(0, mig_hides_processes=1)
+    assert await contexts() == everything, "without it"
+    gpus.set_processes(0, [processes[0]])
+    assert await contexts() == {101: 2000 * MIB}
+    gpus.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, gpu=0)
+    for ending in ("_v2", ""):
+        gpus.fail(f"nvmlDeviceGetComputeRunningProcesses{ending}", pynvml.NVML_ERROR_NO_PERMISSION, gpu=0)
+    await contexts()
+    gpus.set_mig(0, [])
+    gpus.set_processes(0, [])
+    await host.until(at, lambda found: found.get(("aie_gpu_mig_mode", "0")) == 0)
     await at.close()
 
 

@@ -113,15 +113,80 @@ def test_traffic_is_the_rate_times_the_time(host: simulate.Controller) -> None:
         nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES: 1000 * nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_RX_BYTES),
     }
     before = {number: field(number) for number in rates}
-    link_before = field(nvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, every_link)
+    link_before = field(nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, every_link)
     raw_before = field(nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, every_link)
     host.advance(10)
     for number, rate in rates.items():
         assert field(number) - before[number] == pytest.approx(10 * rate, rel=1e-6)
-    sent = field(nvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, every_link) - link_before
+    sent = field(nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, every_link) - link_before
     raw = field(nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, every_link) - raw_before
     assert sent > 0
-    assert raw == pytest.approx(1.1 * sent / 1024, rel=1e-3)
+    assert raw == pytest.approx(1.1 * sent, rel=1e-3)
+
+
+OF_OLD_LINKS = [
+    *(number for numbers in LINK_ERRORS.values() for number in numbers),
+    nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+    nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+    nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX,
+    nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX,
+]
+PACKET_ERRORS = [
+    nvml.NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+    nvml.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS,
+]
+OF_LINKS_5 = [nvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, *PACKET_ERRORS]
+
+
+@pytest.mark.parametrize(
+    ("profile", "has", "lacks"),
+    [
+        ("V100", OF_OLD_LINKS, OF_LINKS_5),
+        ("A100", OF_OLD_LINKS, OF_LINKS_5),
+        ("H100", OF_OLD_LINKS, OF_LINKS_5),
+        ("B200", OF_LINKS_5, OF_OLD_LINKS),
+    ],
+)
+def test_links_count_what_their_generation_counts(tmp_path: Path, profile: str, has: list[int], lacks: list[int]) -> None:
+    with simulated(tmp_path / "other", 1, profile):
+        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+        codes = {
+            number: value.nvmlReturn
+            for number, value in zip(
+                [*has, *lacks], nvml.nvmlDeviceGetFieldValues(gpu, [(number, 0) for number in (*has, *lacks)]), strict=True
+            )
+        }
+    assert codes == dict.fromkeys(has, nvml.NVML_SUCCESS) | dict.fromkeys(lacks, nvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def test_links_of_the_fifth_generation_each_count_for_themselves(tmp_path: Path) -> None:
+    with simulated(tmp_path / "other", 1, "B200") as host:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+        with host.edit() as config:
+            for row, _ in enumerate(PACKET_ERRORS):
+                config.gpus[0].links[3].packet_errors[row] = 100 + row
+        host.set_load(0, 1.0)
+        host.advance(10)
+        assert [field(number, 3) for number in PACKET_ERRORS] == [100 + row for row, _ in enumerate(PACKET_ERRORS)]
+        assert [field(number, 4) for number in PACKET_ERRORS] == [0] * len(PACKET_ERRORS)
+        sent = [field(nvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, link) for link in range(18)]
+        assert len(set(sent)) == 1
+        assert sum(sent) == pytest.approx(0.15 * 18 * 53_125e6 * 10, rel=1e-3)
+        for scope in (18, 0xFFFFFFFF):
+            refused = nvml.nvmlDeviceGetFieldValues(gpu, [(nvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, scope)])[0]
+            assert refused.nvmlReturn == nvml.NVML_ERROR_INVALID_ARGUMENT
+        with pytest.raises(nvml.NVMLError_NotSupported):
+            nvml.nvmlDeviceGetNvLinkErrorCounter(gpu, 0, nvml.NVML_NVLINK_ERROR_DL_REPLAY)
 
 
 def test_a_product_without_links_has_no_fields_of_links(tmp_path: Path) -> None:

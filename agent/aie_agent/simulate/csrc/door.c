@@ -237,12 +237,25 @@ static void count_gpus(void)
     atomic_store(&attached_count, found);
 }
 
+/* A library only talks to the driver that it came with. This one to every driver, unless it was compiled as one version's. */
+static int is_of_this_driver(void)
+{
+#ifdef AIE_LIBRARY_VERSION
+    char driver_version[sizeof((struct aie_config *)0)->driver_version];
+    COPY_CONFIG(driver_version, driver_version);
+    return strncmp(driver_version, AIE_LIBRARY_VERSION, sizeof driver_version) == 0;
+#else
+    return 1;
+#endif
+}
+
 static nvmlReturn_t init(enum function function)
 {
     REQUIRE(!atomic_load(&detached) && attach_from_environment() != NULL, NVML_ERROR_DRIVER_NOT_LOADED);
     nvmlReturn_t refused = count_and_fail(function, -1);
     if (refused != NVML_SUCCESS)
         return refused;
+    REQUIRE(is_of_this_driver(), NVML_ERROR_LIB_RM_VERSION_MISMATCH);
     if (atomic_load(&sessions) == 0)
         count_gpus();
     atomic_fetch_add(&sessions, 1);

@@ -4,6 +4,9 @@
 
 enum source { FROM_READING, FROM_COUNTER, FROM_GPU, FROM_GPU_WIDE, FROM_LINKS, FROM_LINK_TRAFFIC };
 
+#define FIRST_OF_NVLINK5 201           /* links before the fifth generation know no field of a link from here on, later ones none below */
+#define ERRORS(number) LINK(packet_errors[number])
+
 struct field {
     uint32_t id;
     int type;
@@ -82,8 +85,20 @@ static const struct field fields[] = {
     { 192, NVML_UINT, FROM_GPU, GPU(power_limit_mw), 1, AIE_HAS_POWER_LIMIT },
     { 197, NVML_ULONG_LONG, FROM_COUNTER, C_pcie_tx_bytes, 1, AIE_HAS_GPM },
     { 198, NVML_ULONG_LONG, FROM_COUNTER, C_pcie_rx_bytes, 1, AIE_HAS_GPM },
-    { 202, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_tx_bytes, 1, AIE_HAS_GPM },
-    { 204, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_rx_bytes, 1, AIE_HAS_GPM },
+    { 202, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_tx_bytes, 1, AIE_HAS_NVLINK5 },
+    { 204, NVML_ULONG_LONG, FROM_LINK_TRAFFIC, C_nvlink_rx_bytes, 1, AIE_HAS_NVLINK5 },
+    { 206, NVML_ULONG_LONG, FROM_LINKS, ERRORS(0), 1, AIE_HAS_NVLINK5 },
+    { 207, NVML_ULONG_LONG, FROM_LINKS, ERRORS(1), 1, AIE_HAS_NVLINK5 },
+    { 208, NVML_ULONG_LONG, FROM_LINKS, ERRORS(2), 1, AIE_HAS_NVLINK5 },
+    { 209, NVML_ULONG_LONG, FROM_LINKS, ERRORS(3), 1, AIE_HAS_NVLINK5 },
+    { 210, NVML_ULONG_LONG, FROM_LINKS, ERRORS(4), 1, AIE_HAS_NVLINK5 },
+    { 211, NVML_ULONG_LONG, FROM_LINKS, ERRORS(5), 1, AIE_HAS_NVLINK5 },
+    { 212, NVML_ULONG_LONG, FROM_LINKS, ERRORS(6), 1, AIE_HAS_NVLINK5 },
+    { 213, NVML_ULONG_LONG, FROM_LINKS, ERRORS(7), 1, AIE_HAS_NVLINK5 },
+    { 214, NVML_ULONG_LONG, FROM_LINKS, ERRORS(8), 1, AIE_HAS_NVLINK5 },
+    { 215, NVML_ULONG_LONG, FROM_LINKS, ERRORS(9), 1, AIE_HAS_NVLINK5 },
+    { 219, NVML_ULONG_LONG, FROM_LINKS, ERRORS(10), 1, AIE_HAS_NVLINK5 },
+    { 221, NVML_ULONG_LONG, FROM_LINKS, ERRORS(11), 1, AIE_HAS_NVLINK5 },
     { 230, NVML_UINT, FROM_GPU, GPU(recovery_action), 1, 0 },
     { 269, NVML_ULONG_LONG, FROM_COUNTER, C_violation_software_thermal_ns, 1, 0 },
     { 270, NVML_ULONG_LONG, FROM_COUNTER, C_violation_hardware_thermal_ns, 1, 0 },
@@ -154,7 +169,17 @@ static int is_of_links(const struct field *field)
            (field->source == FROM_GPU && field->place == GPU(link_mb_per_s));
 }
 
-static nvmlReturn_t why_not(const struct view *view, const struct field *field, uint32_t id)
+static int counts_on_links(const struct field *field) { return field->source == FROM_LINKS || field->source == FROM_LINK_TRAFFIC; }
+
+/* What links of the fifth generation count, each counts for itself: there is no sum of all. */
+static nvmlReturn_t why_not_of_link(const struct view *view, const struct field *field, uint32_t scope)
+{
+    REQUIRE((field->id >= FIRST_OF_NVLINK5) == (HAS(AIE_HAS_NVLINK5) != 0), NVML_ERROR_NOT_SUPPORTED);
+    REQUIRE(field->id < FIRST_OF_NVLINK5 || scope < view->gpu.link_count, NVML_ERROR_INVALID_ARGUMENT);
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t why_not(const struct view *view, const struct field *field, uint32_t id, uint32_t scope)
 {
     nvmlReturn_t fault = door_field_fault(id, view->slot);
     if (fault != NVML_SUCCESS)
@@ -163,7 +188,7 @@ static nvmlReturn_t why_not(const struct view *view, const struct field *field, 
         return NVML_ERROR_NOT_SUPPORTED;
     if (is_of_links(field) && view->gpu.link_count == 0)
         return NVML_ERROR_NOT_SUPPORTED;
-    return NVML_SUCCESS;
+    return counts_on_links(field) ? why_not_of_link(view, field, scope) : NVML_SUCCESS;
 }
 
 static void fill_field(const struct view *view, nvmlFieldValue_t *value)
@@ -171,7 +196,7 @@ static void fill_field(const struct view *view, nvmlFieldValue_t *value)
     const struct field *field = find_field(value->fieldId);
     value->timestamp = (long long)(view->epoch_us + view->now_ns / 1000);
     value->latencyUsec = 0;
-    value->nvmlReturn = why_not(view, field, value->fieldId);
+    value->nvmlReturn = why_not(view, field, value->fieldId, value->scopeId);
     if (value->nvmlReturn != NVML_SUCCESS)
         return;
     /* Totals name no link: their scope is 0, and means all. Traffic and per-link errors take a link's number. */

@@ -83,6 +83,7 @@ static nvmlReturn_t take_sample(const struct view *view, int mig, nvmlGpmSample_
 {
     REQUIRE(valid(sample), NVML_ERROR_INVALID_ARGUMENT);
     REQUIRE(HAS(AIE_HAS_GPM), NVML_ERROR_NOT_SUPPORTED);
+    model_profiled(view);
     sample->taken = 1;
     sample->slot = view->slot;
     sample->mig = mig;

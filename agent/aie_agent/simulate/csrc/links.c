@@ -85,6 +85,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int n
     const struct aie_link *link;
     nvmlReturn_t missing = find_link(view, number, &link);
     REQUIRE(missing == NVML_SUCCESS, missing);
+    REQUIRE(!HAS(AIE_HAS_NVLINK5), NVML_ERROR_NOT_SUPPORTED);
     REQUIRE(link->active, NVML_ERROR_INVALID_ARGUMENT);
     const uint64_t counters[] = { link->replay_errors, link->recovery_errors, link->crc_flit_errors, link->crc_data_errors,
                                   link->ecc_errors };

@@ -6,6 +6,7 @@
 
 #define IDLE_LOAD 0.01
 #define IDLE_MEMORY_MHZ 405
+#define PROFILED_NS 2000000000ull   /* so long a GPU stays awake after a sample */
 #define SUB_STEP_NS 100000000ull   /* counters are integrated in steps of 0.1 s ... */
 #define SUB_STEPS_MAX 256          /* ... or, after a long silence, in this many */
 
@@ -199,9 +200,24 @@ static void fill_memory(struct view *view, uint64_t *r)
             r[reading] = gpu->readings[reading].value;
 }
 
+void model_profiled(const struct view *view)
+{
+    __atomic_store_n(&door_state()->live.gpus[view->slot].profiled_ns, view->now_ns + 1, __ATOMIC_RELAXED);
+}
+
+/* Counters that are sampled keep a GPU from resting: it draws what it draws awake, though it does nothing. */
+static void fill_power_of_profiling(const struct view *view, uint64_t *r)
+{
+    uint64_t sampled_ns = __atomic_load_n(&door_state()->live.gpus[view->slot].profiled_ns, __ATOMIC_RELAXED);
+    int awake = sampled_ns != 0 && view->now_ns < sampled_ns + PROFILED_NS;
+    if (awake && !view->gpu.readings[R_power_mw].fixed && r[R_power_mw] < view->gpu.power_profiled_mw)
+        r[R_power_mw] = view->gpu.power_profiled_mw;
+}
+
 void model_fill(struct view *view)
 {
     model_readings_at(&view->gpu, view->now_ns, view->readings);
+    fill_power_of_profiling(view, view->readings);
     fill_memory(view, view->readings);
 }
 

@@ -13,6 +13,8 @@ static int belongs(const struct view *view, const struct aie_process *process, u
 {
     if ((process->kinds & kinds) == 0)
         return 0;
+    if (view->mig == NULL && view->gpu.mig_mode && view->gpu.mig_hides_processes)
+        return 0;
     return view->mig == NULL || process->gpu_instance == view->mig->gpu_instance;
 }
 

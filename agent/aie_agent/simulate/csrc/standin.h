@@ -68,6 +68,7 @@ double model_load(const struct aie_gpu *gpu, uint64_t at_ns);
 const uint64_t *model_counters(const struct view *view);
 uint64_t model_instance_busy_ns(const struct view *view, int mig);
 double model_share(enum reading reading);
+void model_profiled(const struct view *view);
 
 /* A call on a GPU or a MIG instance: `view` is what it sees. */
 #define ENTER_DEVICE(name, device)                                  \

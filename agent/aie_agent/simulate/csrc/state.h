@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define AIE_STATE_MAGIC 0x55504765
-#define AIE_STATE_VERSION 1
+#define AIE_STATE_VERSION 2
 
 #define AIE_MAX_GPUS 16
 #define AIE_MAX_MIG 7
@@ -26,6 +26,7 @@
 #define AIE_MAX_COUNTERS 64
 #define AIE_MAX_PAGES 8
 #define AIE_PCIE_ERRORS 11
+#define AIE_PACKET_ERRORS 12
 
 #define AIE_GPM_FAULT 0x10000              /* metric n of GPM fails when field AIE_GPM_FAULT + n does */
 
@@ -40,6 +41,7 @@
 #define AIE_LINK_DOWNSHIFTS 128
 #define AIE_RETIRES_PAGES 256              /* before Ampere; later products remap rows instead */
 #define AIE_IS_NUMA_NODE 512               /* its memory is a NUMA node of the host, as on Grace */
+#define AIE_HAS_NVLINK5 1024               /* from Blackwell on: links count packets, by fields of their own, each link apart */
 
 /* kinds of a process; one process may have several */
 #define AIE_COMPUTE 1
@@ -85,6 +87,7 @@ struct aie_link {
     uint64_t replay_errors;
     uint64_t recovery_errors;
     uint64_t ecc_errors;
+    uint64_t packet_errors[AIE_PACKET_ERRORS];    /* NVLink 5: fields 206 to 215, 219 and 221 */
     uint32_t active;
     uint32_t remote_type;                 /* 0 GPU, 2 switch */
     uint32_t remote_bus;
@@ -158,6 +161,7 @@ struct aie_gpu {
     uint32_t power_minimum_mw;
     uint32_t power_maximum_mw;
     uint32_t power_idle_mw;
+    uint32_t power_profiled_mw;           /* it draws at least this for 2 s after somebody took a sample of GPM; 0: no more than else */
     uint32_t clock_max_sm_mhz;
     uint32_t clock_max_memory_mhz;
     uint32_t clock_max_video_mhz;
@@ -190,6 +194,7 @@ struct aie_gpu {
     uint32_t mig_mode;
     uint32_t mig_pending_mode;
     uint32_t mig_max_devices;
+    uint32_t mig_hides_processes;         /* 1: who has no privilege sees processes in the lists of the instances alone */
     uint32_t process_count;
     struct aie_reading readings[AIE_MAX_READINGS];
     struct aie_link links[AIE_MAX_LINKS];
@@ -241,6 +246,7 @@ struct aie_live_gpu {
     uint64_t integrated_ns;               /* simulated time up to which the counters stand */
     uint64_t counters[AIE_MAX_COUNTERS];
     uint64_t mig_busy_ns[AIE_MAX_MIG];
+    uint64_t profiled_ns;                 /* simulated time of the newest sample of GPM, and 1; 0: there was none */
 };
 
 struct aie_live {

@@ -19,6 +19,8 @@ from aie_agent.sources.nvml.units import Unit
 MIN_INTERVAL_S: Final = 0.1
 # Over a longer time the counters behind them may have wrapped, and it would be no reading of now.
 MAX_INTERVAL_S: Final = 30.0
+# So many readings in a row without a number, and it is had in another way, where there is one, until GPM tells it again.
+_PATIENCE: Final = 3
 
 _SUPPORT, _ALLOC, _FREE = "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree"
 _SAMPLE, _MIG_SAMPLE, _METRICS = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet"
@@ -72,6 +74,9 @@ class GpmReader:
         self._gpu_instance = gpu_instance
         self._samples: list[Any] = []
         self._previous_s: float | None = None
+        self._failures = [0] * len(self._rows)
+        self.refused: frozenset[int] = frozenset()
+        """Numbers of the metrics that GPM announced and does not tell now."""
         self._request = self._new_request()
         begin = type(self._request).metrics.offset
         # Read as they lie there: the binding's own structs cost a Python call for every member.
@@ -85,6 +90,7 @@ class GpmReader:
             return None
         if not self._allocate() or not self._take():
             self._previous_s = None
+            self._note([True] * len(self._rows))
             return None
         self._previous_s = now_s
         older, newer = self._samples
@@ -93,9 +99,9 @@ class GpmReader:
             return None
         return self._between(older, newer)
 
-    def supports(self, row: GpmRow) -> bool:
-        """False once the GPU said that it does not have this one."""
-        return (_METRICS, row.number) not in self._device.unsupported
+    def tells(self, row: GpmRow) -> bool:
+        """False once the GPU said that it does not have this one, and while it refuses it."""
+        return row.number not in self.refused and (_METRICS, row.number) not in self._device.unsupported
 
     def close(self) -> None:
         """Gives the samples back."""
@@ -125,11 +131,21 @@ class GpmReader:
         request.sample1, request.sample2 = older, newer
         if isinstance(self._door.query(_METRICS, None, request), Absent):
             self._previous_s = None
+            self._note([True] * len(self._rows))
             return None
-        return [
+        values = [
             self._value(row, code, value)
             for row, (_, code, value) in zip(self._rows, _METRIC.iter_unpack(self._metrics), strict=True)
         ]
+        self._note([isinstance(value, Absent) for value in values])
+        return values
+
+    def _note(self, failed: Sequence[bool]) -> None:
+        """Which numbers came, and which did not."""
+        if self.refused or any(failed) or any(self._failures):
+            self._failures = [before + 1 if now else 0 for before, now in zip(self._failures, failed, strict=True)]
+            pairs = zip(self._rows, self._failures, strict=True)
+            self.refused = frozenset(row.number for row, failures in pairs if failures >= _PATIENCE)
 
     def _value(self, row: GpmRow, code: int, answer: float) -> float | Absent:
         if code != 0:

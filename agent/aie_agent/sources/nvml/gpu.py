@@ -11,7 +11,7 @@ from aie_agent.sources.nvml import gpm
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.devices import Identity, identify
 from aie_agent.sources.nvml.door import IMPLAUSIBLE, NOT_SUPPORTED, Absent, Device, Door, down_reason
-from aie_agent.sources.nvml.fields import FieldReader
+from aie_agent.sources.nvml.fields import FieldReader, RowFields
 from aie_agent.sources.nvml.memory import Memory, is_integrated, read_memory
 from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.mig import MigReader
@@ -71,12 +71,13 @@ class GpuReader:
         self._used_bytes: float | None = None
         self._gpu = str(index)
         self._plan: Plan = {}
-        self._planned_without = -1
+        self._planned_for: tuple[int, frozenset[int]] | None = None
         self._links = 0
         self._gpm: gpm.GpmReader | None = None
         self._has_gpm: bool | None = None
-        self._gpm_outputs: list[tuple[str, Tags]] = []
-        self._fields: dict[Pace, FieldReader] = {}
+        self._gpm_outputs: list[tuple[Number, Tags]] = []
+        self._of_gpm: set[Number] = set()
+        self._fields: dict[Pace, RowFields] = {}
         self._meters: dict[Number, Meter] = {}
         self._slow: list[Point] = []
         self._retries = 0
@@ -115,7 +116,7 @@ class GpuReader:
             if part is not None:
                 part.close()
         self._gpm = self.mig = None
-        self._plan, self._planned_without = {}, -1
+        self._plan, self._planned_for = {}, None
 
     def _read(self, slow: bool) -> tuple[list[Point], str | None]:
         if self._is_to_revive:
@@ -159,9 +160,9 @@ class GpuReader:
         self._links = links if isinstance(links, int) else 0
         self._gpm = None
         self._has_gpm = None if self._options.gpm else False
-        self.mig = MigReader(self._door, device)
+        self.mig = MigReader(self._door, device, self._options.exists)
         self._look_for_gpm(device)
-        self._gpm_outputs = [(row.metric, _tags(row.metric, self._gpu, row.labels)) for row in gpm.GPU_ROWS]
+        self._gpm_outputs = [((row.metric, row.labels), _tags(row.metric, self._gpu, row.labels)) for row in gpm.GPU_ROWS]
         self._processes = ProcessReader(self._door, device, self._options.exists)
 
     def _look_for_gpm(self, device: Device) -> None:
@@ -171,31 +172,36 @@ class GpuReader:
             if self._has_gpm and self.mig is not None:
                 self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS)
                 self.mig.has_gpm = True
-                self._planned_without = -1
+                self._planned_for = None
 
     def _contexts(self) -> list[Context] | None:
         if self._processes is None:
             return None
-        found = self._processes.read(self._total_bytes, time.time())
+        wall_s = time.time()
+        found = self._processes.read(self._total_bytes, wall_s)
+        if self.mig is not None and self.mig.instances and (isinstance(found, Absent) or not found):
+            of_instances = self.mig.contexts(self._total_bytes, wall_s)
+            if of_instances is not None:
+                return of_instances
         return None if isinstance(found, Absent) else found
 
     def _replan(self) -> bool:
         """Plans anew where the GPU turned out to lack something; returns whether it did."""
         assert self.device is not None
-        if self._plan and self._planned_without == len(self.device.unsupported):
+        now = len(self.device.unsupported), frozenset() if self._gpm is None else self._gpm.refused
+        if self._plan and self._planned_for == now:
             return False
-        self._planned_without = len(self.device.unsupported)
-        numbers: set[Number] = set()
+        self._planned_for = now
+        self._of_gpm = set()
         if self._gpm is not None:
-            numbers = {(row.metric, row.labels) for row in gpm.GPU_ROWS if self._gpm.supports(row)}
-        self._plan = plan(ROWS, self.device, self._meters, numbers)
-        self._fields = {pace: self._field_reader(self.device, part) for pace, part in self._plan.items() if part.fields}
+            self._of_gpm = {(row.metric, row.labels) for row in gpm.GPU_ROWS if self._gpm.tells(row)}
+        self._plan = plan(ROWS, self.device, self._meters, self._of_gpm)
+        self._fields = {
+            pace: RowFields(self._door, self.device, [meter.row for meter in part.fields], self._links)
+            for pace, part in self._plan.items()
+            if part.fields
+        }
         return True
-
-    def _field_reader(self, device: Device, part: Part) -> FieldReader:
-        asked = [(meter.row.args[0], meter.row.args[1]) for meter in part.fields]
-        wide = [pair for pair, meter in zip(asked, part.fields, strict=True) if meter.row.per_second]
-        return FieldReader(self._door, device, asked, wide)
 
     def _rows(self, slow: bool) -> list[Point]:
         """What the table brings now, and what its slow rows brought last."""
@@ -221,7 +227,7 @@ class GpuReader:
         self._look_for_gpm(self.device)
         if self.mig is not None and self.mig.find():
             self.device.unsupported.clear()
-            self._planned_without = -1
+            self._planned_for = None
 
     def _part(self, part: Part, pace: Pace) -> tuple[list[Point], bool]:
         """The points of a part of the plan, and whether something failed that may work the next time."""
@@ -259,9 +265,10 @@ class GpuReader:
 
     def _active(self, reader: gpm.GpmReader) -> Iterable[Point]:
         numbers = reader.read()
-        for (metric, tags), number in zip(self._gpm_outputs, numbers or (), strict=False):
-            if not isinstance(number, Absent):
-                yield Point(metric, Kind.GAUGE, tags, number)
+        for (which, tags), number in zip(self._gpm_outputs, numbers or (), strict=False):
+            # What was just had in another way is not had twice: from the next cycle on it is GPM's again.
+            if not isinstance(number, Absent) and which in self._of_gpm:
+                yield Point(which[0], Kind.GAUGE, tags, number)
 
     def _memory(self) -> Iterable[Point]:
         assert self.device is not None

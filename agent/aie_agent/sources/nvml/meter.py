@@ -59,7 +59,10 @@ class Meter:
         return point
 
     def _rate(self, value: float, now_s: float) -> Point | Absent:
-        before, self._before = self._before, (now_s, value)
-        if before is None or now_s - before[0] < _MIN_INTERVAL_S or value < before[1]:
+        before = self._before
+        if before is not None and value >= before[1] and now_s - before[0] < _MIN_INTERVAL_S:
+            return FIRST
+        self._before = (now_s, value)
+        if before is None or value < before[1]:
             return FIRST
         return Point(self.row.metric, self.kind, self.tags, (value - before[1]) / (now_s - before[0]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from aie_agent.samples import Point
 from aie_agent.sources.nvml import gpm
 from aie_agent.sources.nvml.door import Absent, Device, Door
 from aie_agent.sources.nvml.memory import Memory, read_memory
+from aie_agent.sources.nvml.processes import Context, ProcessReader, total_of
 from aie_telemetry.catalogue import Kind
 
 
@@ -52,15 +53,17 @@ def _instance(door: Door, device: Device) -> Instance | None:
 
 
 class MigReader:
-    """The instances of one GPU: looked for anew by `find`, read by `points`."""
+    """The instances of one GPU: looked for anew by `find`, read by `points`. `exists` is that of `ProcessReader`."""
 
-    def __init__(self, door: Door, parent: Device) -> None:
+    def __init__(self, door: Door, parent: Device, exists: Callable[[int], bool] | None = None) -> None:
         self._door = door
         self._parent = parent
         self.has_gpm = False
         self.instances: list[Instance] = []
         self._mode: bool | None = None
+        self._exists = exists
         self._gpm: dict[int, gpm.GpmReader] = {}
+        self._processes: dict[str, ProcessReader] = {}
 
     def find(self) -> bool:
         """Looks for the instances; returns whether MIG was switched on or off. What was known of one that is gone is forgotten."""
@@ -69,6 +72,8 @@ class MigReader:
         present = {instance.gpu_instance for instance in self.instances}
         for gone in self._gpm.keys() - present:
             self._gpm.pop(gone).close()
+        for name in self._processes.keys() - {instance.uuid for instance in self.instances}:
+            del self._processes[name]
         if self.has_gpm:
             for new in present - self._gpm.keys():
                 self._gpm[new] = gpm.GpmReader(self._door, self._parent, gpm.MIG_ROWS, new)
@@ -82,12 +87,42 @@ class MigReader:
             numbers = active.get(instance.gpu_instance)
             yield from _points(str(self._parent.index), instance, memory, numbers)
 
+    def contexts(self, total_bytes: float | None, wall_s: float) -> list[Context] | None:
+        """The processes of all instances, by pid; None where no instance tells them. To be asked where the GPU as a whole tells of
+        none: it tells only who has the privilege. `total_bytes` is the memory of the GPU."""
+        told: list[tuple[Instance, list[Context]]] = []
+        for instance in self.instances:
+            reader = self._processes.get(instance.uuid)
+            if reader is None:
+                reader = self._processes[instance.uuid] = ProcessReader(self._door, instance.device, self._exists)
+            found = reader.read(total_bytes, wall_s)
+            if not isinstance(found, Absent):
+                told.append((instance, found))
+        return _joined(told) if told else None
+
     def close(self) -> None:
         """Gives back what GPM holds."""
         for reader in self._gpm.values():
             reader.close()
         self._gpm.clear()
+        self._processes.clear()
         self.instances = []
+
+
+def _joined(told: Sequence[tuple[Instance, list[Context]]]) -> list[Context]:
+    """One context a process. Compute instances of one GPU instance share its memory, and may each name a process of all of it."""
+    by_pid: dict[int, dict[int, Context]] = {}
+    for instance, contexts in told:
+        for context in contexts:
+            of_pid = by_pid.setdefault(context.pid, {})
+            known = of_pid.get(instance.gpu_instance)
+            if known is None or (context.memory_bytes or 0) > (known.memory_bytes or 0):
+                of_pid[instance.gpu_instance] = context
+    joined = []
+    for pid, parts in sorted(by_pid.items()):
+        kinds = dict.fromkeys(kind for part in parts.values() for kind in part.kind.split("+"))
+        joined.append(Context(pid, "+".join(kinds), total_of(part.memory_bytes for part in parts.values()), None))
+    return joined
 
 
 def _points(gpu: str, instance: Instance, memory: Memory | Absent, active: list[float | Absent] | None) -> Iterable[Point]:

@@ -15,7 +15,7 @@ from aie_agent.sources.nvml.units import Unit
 
 FIELDS: Final = "nvmlDeviceGetFieldValues"
 ALL_LINKS: Final = 0xFFFFFFFF
-"""The scope of a field value that is summed over all NVLinks."""
+"""The scope of a field value that is summed over all NVLinks: by the driver, or, where it counts each link apart, by us."""
 
 
 def _whole(value: Any) -> Any:
@@ -33,8 +33,9 @@ class Pace(Enum):
 class Row(NamedTuple):
     """`labels` are the values of the metric's labels behind `gpu`, `args` those of `call` behind the handle: for `FIELDS` the
     field's id and scope. `pick` takes the number out of the answer. `each_link` calls it for every NVLink (whose number goes
-    before `args`), and picks from the list. `per_second` makes a rate of what is a counter. `since` is the driver or the
-    architecture from which on it is there; where it is not, the GPU says so and is not asked again."""
+    before `args`), and picks from the list; a field value is asked of each link, and the answer is their sum. `per_second` makes a
+    rate of what is a counter. `since` is the driver or the architecture from which on it is there; where it is not, the GPU says so
+    and is not asked again."""
 
     metric: str
     call: str
@@ -54,6 +55,10 @@ def _first(pair: Any) -> Any:
 
 def _field(metric: str, field: int, unit: Unit, *labels: str, scope: int = 0, pace: Pace = Pace.FAST, since: str = "") -> Row:
     return Row(metric, FIELDS, unit, labels, (field, scope), pace=pace, since=since)
+
+
+def _link_field(metric: str, field: int, unit: Unit, label: str, pace: Pace = Pace.FAST) -> Row:
+    return Row(metric, FIELDS, unit, (label,), (field, ALL_LINKS), pace=pace, since="NVLink 5", each_link=True)
 
 
 _CLOCKS: Final = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}
@@ -101,6 +106,21 @@ _ECC: Final = {
 }
 # The kind: the field's id, and the number for the call of old.
 _NVLINK_ERRORS: Final = {"replay": (52, 0), "recovery": (59, 1), "crc_flit": (38, 2), "crc_data": (45, 3)}
+# From NVLink 5 on links count packets, and none of those above. Left out are the error rates of bits (they are no counters), and
+# 215, which is the sum of both recoveries.
+_NVLINK5_ERRORS: Final = {
+    "malformed_packet": 206,
+    "buffer_overrun": 207,
+    "receive": 208,
+    "receive_remote": 209,
+    "receive_general": 210,
+    "link_integrity": 211,
+    "transmit_discard": 212,
+    "recovery": 213,
+    "recovery_failed": 214,
+    "effective": 219,
+    "symbol": 221,
+}
 
 _FAST: Final = (
     Row("aie_gpu_utilization_ratio", "nvmlDeviceGetUtilizationRates", units.PERCENT, pick=lambda rates: rates.gpu),
@@ -144,6 +164,8 @@ _FAST: Final = (
     Row("aie_gpu_pcie_replays_total", "nvmlDeviceGetPcieReplayCounter", units.COUNT),
     _field("aie_gpu_nvlink_bytes_total", 138, units.KIBIBYTES, "tx", scope=ALL_LINKS, since="Ampere"),
     _field("aie_gpu_nvlink_bytes_total", 139, units.KIBIBYTES, "rx", scope=ALL_LINKS, since="Ampere"),
+    _link_field("aie_gpu_nvlink_bytes_total", 202, units.BYTES, "tx"),
+    _link_field("aie_gpu_nvlink_bytes_total", 204, units.BYTES, "rx"),
     *(_field("aie_gpu_nvlink_errors_total", field, units.COUNT, kind) for kind, (field, _) in _NVLINK_ERRORS.items()),
     *(_field("aie_gpu_ecc_errors_total", field, units.COUNT, *labels) for labels, (field, _) in _ECC.items()),
     *(
@@ -196,6 +218,7 @@ _SLOW: Final = (
         Row("aie_gpu_nvlink_links", "nvmlDeviceGetNvLinkState", units.COUNT, (state,), pick=pick, pace=Pace.SLOW, each_link=True)
         for state, pick in (("active", sum), ("inactive", lambda states: len(states) - sum(states)))
     ),
+    *(_link_field("aie_gpu_nvlink_errors_total", field, units.COUNT, kind, Pace.SLOW) for kind, field in _NVLINK5_ERRORS.items()),
     *(
         Row(
             "aie_gpu_nvlink_errors_total",
