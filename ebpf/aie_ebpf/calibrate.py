@@ -1,0 +1,205 @@
+"""What one hit of a probe takes on this host, in nanoseconds by kind: measured when the child starts, on the child itself.
+
+No constant would do. A trap costs 0.3 us on one machine and 20 us on another, and on one machine it depends on the function's
+first instruction: the kernel emulates some, and lets the CPU take a single step over the others. Under a hypervisor that second
+exception may cost 30 times as much as all the rest. So the two are measured apart, and `entry_kind` says which one a function is.
+
+The programs here do what a typical one of ours does (find the process, count the hit, note the time by thread; at the return find,
+observe, remove), so that a figure has trap and body in it. It is CPU time of the thread that is probed: what else the host does
+meanwhile has little part in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from aie_ebpf.door import Bcc, BpfError, Module, Probe
+
+UPROBE: Final = "uprobe"
+UPROBE_EMULATED: Final = "uprobe_emulated"
+URETPROBE: Final = "uretprobe"
+TRACEPOINT: Final = "tracepoint"
+KINDS: Final = (UPROBE, UPROBE_EMULATED, URETPROBE, TRACEPOINT)
+
+_CANDIDATES: Final = ("labs", "abs", "ffs", "wctob", "btowc", "inet_ntoa")
+"""Functions of libc that take one number and harm nobody."""
+
+_BATCH: Final = 100
+_LEAST_TAKEN: Final = 5
+_STAGE_NS: Final = 40_000_000
+_SHORT_STAGE_NS: Final = 10_000_000
+_FUTEX_WAKE_PRIVATE: Final = 1 | 128
+# Of the system call table of each architecture.
+_SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}
+
+_TEXT: Final = """
+#include <uapi/linux/ptrace.h>
+struct use { u64 hits; u64 slots[32]; };
+BPF_HASH(used, u32, struct use, 16);
+BPF_HASH(began, u32, u64, 1024);
+
+static __always_inline int enter(void) {
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u32 tgid = pid_tgid >> 32, tid = pid_tgid;
+    struct use *use = used.lookup(&tgid);
+    if (!use) return 0;
+    __sync_fetch_and_add(&use->hits, 1);
+    u64 now = bpf_ktime_get_ns();
+    began.update(&tid, &now);
+    return 0;
+}
+
+static __always_inline int leave(void) {
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u32 tgid = pid_tgid >> 32, tid = pid_tgid;
+    u64 *start = began.lookup(&tid);
+    if (!start) return 0;
+    struct use *use = used.lookup(&tgid);
+    if (use) {
+        __sync_fetch_and_add(&use->hits, 1);
+        __sync_fetch_and_add(&use->slots[(bpf_ktime_get_ns() - *start) >> 10 & 31], 1);
+    }
+    began.delete(&tid);
+    return 0;
+}
+
+int call_enter(struct pt_regs *ctx) { return enter(); }
+int call_leave(struct pt_regs *ctx) { return leave(); }
+int futex_enter(void *ctx) { return enter(); }
+int futex_leave(void *ctx) { return leave(); }
+"""
+
+
+class Place(NamedTuple):
+    """A function as the kernel wants it to be named: a file, and an offset in it."""
+
+    path: str
+    offset: int
+
+
+def entry_kind(code: bytes) -> str:
+    """Which of the two costs a probe has at the instruction that `code` begins with (two bytes are enough). On x86 UPROBE_EMULATED
+    for a push of a register, a jump, a call and a one-byte nop, which kernels emulate (arch/x86/kernel/uprobes.c); UPROBE for all
+    others. A kernel that emulates more costs less than we say, never more. On other architectures UPROBE.
+    """
+    if os.uname().machine != "x86_64":
+        return UPROBE
+    opcode = code[1:2] if code[:1] == b"\x41" else code[:1]  # a REX prefix: one of the upper eight registers
+    if b"\x50" <= opcode <= b"\x57":
+        return UPROBE_EMULATED
+    return UPROBE_EMULATED if code[:1] in (b"\x90", b"\xe8", b"\xe9", b"\xeb") else UPROBE
+
+
+def measure(bcc: Bcc) -> dict[str, float]:
+    """Nanoseconds a hit, by kind. UPROBE and UPROBE_EMULATED: at a function's entry. URETPROBE: at its return, on top of the entry.
+    TRACEPOINT: a run of a program on a system call's. Medians of paired differences, never negative. One of the two entries is
+    absent where libc has no function that shows it.
+
+    About half a second, and detaching six probes. Uprobes are on this process alone; for some hundredths of a second all system
+    calls of the host find their tracing switched on. Raises BpfError.
+    """
+    module = bcc.compile_text(_TEXT)
+    try:
+        # struct use: 33 counters of 64 bits.
+        module.table("used", "I", "33Q").put((os.getpid(),), (0,) * 33)
+        return _functions(module) | {TRACEPOINT: _tracepoint(module)}
+    finally:
+        module.close()
+
+
+def _functions(module: Module) -> dict[str, float]:
+    """One function of each kind that there is. The return costs the same for both, and shows better above the smaller entry."""
+    libc = ctypes.CDLL(None)
+    costs: dict[str, float] = {}
+    for name in _CANDIDATES:
+        function = getattr(libc, name, None)
+        if function is None or (kind := entry_kind(_code_of(function))) in costs:
+            continue
+        costs[kind], return_ns = _entry_and_return(module, function)
+        if kind == UPROBE_EMULATED or URETPROBE not in costs:
+            costs[URETPROBE] = return_ns
+    if URETPROBE not in costs:
+        raise BpfError(f"libc has none of {', '.join(_CANDIDATES)}")
+    return costs
+
+
+def _entry_and_return(module: Module, function: Any) -> tuple[float, float]:
+    """What a probe at the entry adds to a call, and what one at the return adds to that. The function itself is no part of it."""
+    place = place_of(function)
+    tgid = os.getpid()
+    bare_ns = _a_call_ns(function, _SHORT_STAGE_NS)
+    with _attached(module, module.attach_uprobe(place.path, place.offset, "call_enter", tgid)):
+        entry_ns = _a_call_ns(function, _STAGE_NS)
+        with _attached(module, module.attach_uprobe(place.path, place.offset, "call_leave", tgid, on_return=True)):
+            both_ns = _a_call_ns(function, _STAGE_NS)
+    return max(0.0, entry_ns - bare_ns), max(0.0, both_ns - entry_ns)
+
+
+def _tracepoint(module: Module) -> float:
+    """A futex call that wakes nobody, with a program at its entry and one at its return, against without before and after: half."""
+    number = _SYS_FUTEX.get(os.uname().machine)
+    if number is None:
+        raise BpfError(f"the number of the futex call is not known for {os.uname().machine}")
+    word = ctypes.c_uint32()
+    syscall = ctypes.CDLL(None).syscall
+    arguments = (ctypes.c_long(number), ctypes.byref(word), _FUTEX_WAKE_PRIVATE, 1)
+
+    def wake(_: int) -> None:
+        syscall(*arguments)
+
+    before_ns = _a_call_ns(wake, _SHORT_STAGE_NS)
+    with (
+        _attached(module, module.attach_tracepoint("syscalls:sys_enter_futex", "futex_enter")),
+        _attached(module, module.attach_tracepoint("syscalls:sys_exit_futex", "futex_leave")),
+    ):
+        with_ns = _a_call_ns(wake, _STAGE_NS)
+    after_ns = _a_call_ns(wake, _SHORT_STAGE_NS)
+    return max(0.0, with_ns - (before_ns + after_ns) / 2) / 2
+
+
+def place_of(function: Any) -> Place:
+    """Where a function that ctypes has loaded lies in its file: by what this process maps, so that no symbol table is needed, and of
+    a name with several versions it is the one that is called. Raises BpfError."""
+    address = _address(function)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        start, end = (int(each, 16) for each in fields[0].split("-"))
+        if start <= address < end and len(fields) == 6:
+            return Place(fields[5], address - start + int(fields[2], 16))
+    raise BpfError(f"no mapped file has the function at {address:#x}")
+
+
+def _code_of(function: Any) -> bytes:
+    return ctypes.string_at(_address(function), 2)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+@contextmanager
+def _attached(module: Module, probe: Probe) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        module.detach(probe)
+
+
+def _a_call_ns(function: Callable[[int], object], budget_ns: int) -> float:
+    """CPU time of a call, the median over batches: as many as fit into the time, and enough for a median."""
+    end_ns = time.monotonic_ns() + budget_ns
+    taken: list[float] = []
+    while len(taken) < _LEAST_TAKEN or time.monotonic_ns() < end_ns:
+        began_ns = time.thread_time_ns()
+        for _ in repeat(None, _BATCH):
+            function(7)
+        taken.append((time.thread_time_ns() - began_ns) / _BATCH)
+    return statistics.median(taken)
