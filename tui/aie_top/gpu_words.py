@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from aie_telemetry import clock_events
 from aie_telemetry.api import Severity
 from aie_telemetry.xids import BY_NUMBER
 
@@ -17,33 +18,8 @@ class Words(NamedTuple):
     do: str = ""
 
 
-_POWER_CAP: Final = (
-    "Normal under full load. If the GPU should be faster, raise the limit (`nvidia-smi -pl`), up to the board's own."
-)
-_COOL: Final = "Look at fans, air flow and the temperature of the room; a neighbour that is as hot points to the rack."
-
 # By the names of aie_gpu_clock_event_active.
-CLOCK_EVENTS: Final[dict[str, Words]] = {
-    "hw_thermal": Words("warning", "hot (hw)", "too hot: the hardware halves its clocks, or worse", _COOL),
-    "sw_thermal": Words("warning", "hot", "near its heat limit: the driver lowers its clocks", _COOL),
-    "hw_power_brake": Words(
-        "warning",
-        "power brake",
-        "power brake: the host's supply asks for less",
-        "Look at the power supplies.",
-    ),
-    "hw_slowdown": Words(
-        "warning", "hw slowdown", "slowed by the hardware: heat, power brake or power draw", "Look at heat first, then at power."
-    ),
-    "reliability": Words("warning", "reliability", "slowed: voltage is held down for reliability", "Have the board looked at."),
-    "sw_power_cap": Words(None, "power cap", "at its power limit", _POWER_CAP),
-    "board_limit": Words("info", "board limit", "slowed by a limit of the board", "Look at its power limit."),
-    "sync_boost": Words("info", "sync boost", "waits for slower GPUs of its sync-boost group", "Find the slowest of them."),
-    "other": Words("info", "slowed", "slowed for a reason that the driver does not name", "`nvidia-smi -q -d PERFORMANCE`."),
-    "app_clocks": Words(None, "app clocks", "clocks set by `nvidia-smi -ac` or `-lgc`", "`-rac` and `-rgc` undo it."),
-    "display_clocks": Words(None, "display", "clocks set by the display's needs"),
-    "idle": Words(None, "idle", "nothing to do"),
-}
+CLOCK_EVENTS: Final = {name: Words(*event) for name, event in clock_events.CLOCK_EVENTS.items()}
 
 # By the reasons of aie_gpu_up.
 NOT_UP: Final[dict[str, Words]] = {

@@ -124,11 +124,13 @@ def _against(now: str, limit: float | None) -> str:
 
 
 def _held_down(gpu: Gpu, window_s: float | None, width: int) -> list[Line]:
-    """Also what is normal: whoever wonders why the clock is not at its highest finds the reason here."""
+    """Also what is normal: whoever wonders why the clock is not at its highest finds the reason here. What to do about the others
+    stands among what is wrong."""
     lines: list[Line] = []
     for name in gpu.clock_events:
         word = gpu_words.clock_event(name)
-        lines += facts([("held down by", f"{name}: {word.words}. {word.do}".rstrip())], width)
+        do = f". {word.do}" if word.do and word.severity is None else ""
+        lines += facts([("held down by", f"{name}: {word.words}{do}")], width)
     lines = lines or facts([("held down by", "nothing")], width)
     return lines + facts([("held down for", _throttled(gpu, window_s))] if gpu.throttled_seconds else [], width)
 
