@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.links import Link, width_problem
+from aie_agent.analysis.links import Link, card_lanes, inactive_problem, slot_lanes, slot_problem, width_problem
 from aie_agent.sources.cuda_runtime import CudaLibraries
 from aie_agent.sources.memory_channels import Channels
 from aie_agent.sources.nvml.facts import LEVELS, GpuFacts, Pair
+from aie_telemetry.clock_events import CLOCK_EVENTS
 from aie_telemetry.xids import BY_NUMBER, describe
 
 _FAR: Final = 50
 _LIMIT_SLACK: Final = 0.99
-_BAD_EVENTS: Final[Mapping[str, str]] = {
-    "app_clocks": "application clocks are set: nvidia-smi -rac gives them back",
-    "hw_slowdown": "the board slows itself down: look at power cables and cooling",
-    "sw_thermal": "it is too hot: look at air flow and fans",
-    "hw_thermal": "it is too hot: look at air flow and fans",
-    "hw_power_brake": "the power supply asks it to brake: look at the host's power supplies",
-    "sync_boost": "it waits for another GPU of its sync boost group",
-    "board_limit": "the board's voltage or current is at its limit",
-    "reliability": "the voltage is at its limit",
-}
 
 
 class Check(NamedTuple):
@@ -44,29 +35,58 @@ def check_gpu(gpu: GpuFacts, numa_nodes: int) -> list[Check]:
 def _link(gpu: GpuFacts) -> Check | None:
     if gpu.unified_memory:
         return Check("link", True, "unified memory: there is no link to the host's to judge")
-    if gpu.width is None or gpu.width_max is None:
+    link = _link_of(gpu)
+    if link.width is None or link.width_max is None:
         return None
-    port = gpu.slot.port_width if gpu.slot else None
-    problem = width_problem(Link(width=gpu.width, width_max=gpu.width_max, port_width=port))
-    text = (
-        f"PCIe generation {_or_unknown(gpu.generation)} of {_or_unknown(gpu.generation_max)}, {gpu.width} of {gpu.width_max} lanes"
-    )
+    problem = width_problem(link)
+    text = f"PCIe generation {_or_unknown(gpu.generation)} of {_or_unknown(gpu.generation_max)}"
+    text += f", {link.width} of {link.width_max} lanes"
+    if problem is None and link.width < link.width_max:
+        text += ", all that the slot has"
     if gpu.generation is not None and gpu.generation_max is not None and gpu.generation < gpu.generation_max:
         text += " (an idle GPU steps down; the agent judges it while it is busy)"
     return Check("link", problem is None, text, problem or "")
 
 
+def _link_of(gpu: GpuFacts) -> Link:
+    slot = gpu.slot
+    return Link(
+        width=gpu.width,
+        width_max=card_lanes(gpu.width_max, slot.card_width if slot else None),
+        port_width=slot.port_width if slot else None,
+        unified_memory=gpu.unified_memory,
+    )
+
+
 def _slot(gpu: GpuFacts) -> Check | None:
     slot = gpu.slot
-    if slot is None or gpu.unified_memory or slot.port_generation is None or slot.card_generation is None:
+    if slot is None or gpu.unified_memory or (slot.port_generation is None and slot.port_width is None):
         return None
-    text = f"card generation {slot.card_generation} x{_or_unknown(slot.card_width)}"
-    text += f", slot generation {slot.port_generation} x{_or_unknown(slot.port_width)}"
-    if slot.port_generation < (gpu.generation or 0):
+    text = f"card generation {_or_unknown(slot.card_generation)} x{_or_unknown(slot.card_width)}"
+    text += f", slot generation {_or_unknown(slot.port_generation)} x{_or_unknown(slot.port_width)}"
+    link = _link_of(gpu)
+    is_slower = slot.port_generation is not None and slot.port_generation < (gpu.generation or 0)
+    if is_slower or (slot.port_width is not None and slot_lanes(link) is None):
         return Check("slot", True, f"{text}: the slot is a hypervisor's, and says nothing")
-    if slot.port_generation < slot.card_generation:
-        return Check("slot", False, text, "the slot is older than the card, or limited in the BIOS: copies to the GPU are slower")
-    return Check("slot", True, text)
+    wrong = [slot_problem(link) or ""]
+    if slot.port_generation is not None and slot.port_generation < (slot.card_generation or 0):
+        wrong.append("the slot is older than the card, or limited in the BIOS: copies to the GPU are slower")
+    remedy = "; ".join(filter(None, wrong))
+    return Check("slot", not remedy, text, remedy)
+
+
+def _nvlink(gpu: GpuFacts) -> Check | None:
+    links = gpu.nvlinks
+    if links is None:
+        return None
+    problem = inactive_problem(links.active, links.inactive)
+    text = f"{links.active} of {links.active + links.inactive} links active"
+    if not links.active:
+        text += ": no bridge"
+    if links.errors:
+        errors = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in links.errors.items())
+        text += f"; errors since the driver was loaded: {errors} (the agent judges whether they rise)"
+    return Check("NVLink", problem is None, text, problem or "")
 
 
 def _persistence(gpu: GpuFacts) -> Check | None:
@@ -79,10 +99,22 @@ def _persistence(gpu: GpuFacts) -> Check | None:
 def _clocks(gpu: GpuFacts) -> Check | None:
     if gpu.sm_clock_mhz is None or gpu.sm_clock_max_mhz is None:
         return None
-    reasons = ", ".join(event for event in gpu.clock_events if event != "idle")
-    text = f"SM {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz" + (f", held down by: {reasons}" if reasons else "")
-    remedies = [remedy for event, remedy in _BAD_EVENTS.items() if event in gpu.clock_events]
-    return Check("clocks", not remedies, text, "; ".join(dict.fromkeys(remedies)))
+    events = {name: CLOCK_EVENTS.get(name) for name in gpu.clock_events if name != "idle"}
+    text = f"SM {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz"
+    if events:
+        text += ", held down by: " + ", ".join(f"{name} ({event.words})" if event else name for name, event in events.items())
+    if _is_held_lower(gpu):
+        text += (
+            f"; application clocks are set to {gpu.app_clock_mhz:.0f} MHz of the board's own {gpu.app_clock_default_mhz:.0f}:"
+            " nvidia-smi -rac gives them back, if that is not meant"
+        )
+    remedies = [event.do for event in events.values() if event and event.severity in ("warning", "critical")]
+    return Check("clocks", not remedies, text, " ".join(dict.fromkeys(remedies)))
+
+
+def _is_held_lower(gpu: GpuFacts) -> bool:
+    """What somebody has set on purpose is worth a word, and not wrong."""
+    return gpu.app_clock_mhz is not None and gpu.app_clock_default_mhz is not None and gpu.app_clock_mhz < gpu.app_clock_default_mhz
 
 
 def _power(gpu: GpuFacts) -> Check | None:
@@ -137,6 +169,7 @@ def _numa(gpu: GpuFacts, numa_nodes: int) -> Check | None:
 _GPU_CHECKS: Final[tuple[Callable[[GpuFacts], Check | None], ...]] = (
     _link,
     _slot,
+    _nvlink,
     _clocks,
     _power,
     _memory_errors,
@@ -150,10 +183,13 @@ def check_topology(pairs: Sequence[Pair]) -> list[Check]:
     """How the GPUs of the host reach each other. Nothing for a single one."""
     if not pairs:
         return []
-    levels = Counter(pair.level for pair in pairs if pair.level is not None)
-    text = "; ".join(
-        f"{count} pair{'s' if count > 1 else ''} {LEVELS.get(level, level)}" for level, count in sorted(levels.items())
-    )
+    joined = Counter(pair.nvlinks for pair in pairs if pair.nvlinks)
+    levels = Counter(pair.level for pair in pairs if pair.level is not None and not pair.nvlinks)
+    told = [
+        *(f"{_pairs(count)} joined by {links} NVLinks (NV{links})" for links, count in sorted(joined.items(), reverse=True)),
+        *(f"{_pairs(count)} {LEVELS.get(level, level)}" for level, count in sorted(levels.items())),
+    ]
+    text = "; ".join(told)
     blocked = [pair for pair in pairs if pair.p2p_problem]
     far = [pair for pair in blocked if pair.level == _FAR]
     checks = [Check("GPUs to each other", True, text or "not told")]
@@ -168,6 +204,10 @@ def check_topology(pairs: Sequence[Pair]) -> list[Check]:
             )
         )
     return checks
+
+
+def _pairs(count: int) -> str:
+    return f"{count} pair{'s' if count > 1 else ''}"
 
 
 def check_process(

@@ -27,8 +27,15 @@ _LEAST_READINGS: Final = 5
 
 
 NVLINK_WINDOW_S: Final = 60.0
-_NVLINK_LIMITS: Final[Mapping[str, float]] = {"recovery": 0.0, "replay": 0.0, "crc_flit": 100.0, "crc_data": 100.0}
-"""Errors a second up to which a link is well, by their kind, the worst first."""
+_NVLINK_LIMITS: Final[Mapping[str, float]] = {
+    "recovery_failed": 0.0,
+    "link_integrity": 0.0,
+    "recovery": 0.0,
+    "replay": 0.0,
+    "crc_flit": 100.0,
+    "crc_data": 100.0,
+}
+"""Errors a second up to which a link is well, by their kind, the worst first. What else NVLink 5 counts is corrected on the way."""
 
 
 class Link(NamedTuple):

@@ -191,5 +191,5 @@ def _gpus(config: Config, agent: api.Snapshot | None) -> Iterator[Row]:
         yield Row(check.what, check.visible, check.needed, check.found, check.remedy, not check.ok)
     for gpu in agent.gpus if agent is not None else ():
         for problem in gpu.problems:
-            if problem not in seen:
+            if not any(problem in remedy for remedy in seen):
                 yield Row(f"GPU {gpu.index}: seen by the agent", True, False, problem, wrong=True)

@@ -2,127 +2,91 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from aie_agent.analysis import gpu_checklist as checklist
-from aie_agent.analysis.gpu_checklist import Check
+from aie_agent.commands.check_gpu_processes import MAX_PROCESSES, ended, held_row, process_rows
+from aie_agent.commands.check_gpu_read import Asked, GpuHost
+from aie_agent.commands.check_gpu_rows import GpuCheck, gpu_row
 from aie_agent.config import GpuSection
-from aie_agent.sources.cuda_runtime import CudaLibraries, cuda_libraries
 from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog
 from aie_agent.sources.memory_channels import TABLE, channels, modules
 from aie_agent.sources.nvml import presence
 from aie_agent.sources.nvml.build import SimulationError, install_simulated
-from aie_agent.sources.nvml.devices import Identity, identify
-from aie_agent.sources.nvml.door import Absent, Device, Door
-from aie_agent.sources.nvml.facts import GpuFacts, cuda_version, read_facts, read_pairs
-from aie_agent.sources.nvml.process_join import OTHER_NAMESPACE, in_other_pid_namespace
-from aie_agent.sources.nvml.processes import ProcessReader
-from aie_agent.sources.nvml.session import Session
+from aie_agent.sources.nvml.process_join import GONE_AFTER_S, OTHER_NAMESPACE, in_other_pid_namespace
 from aie_agent.sources.nvml.xid import from_kernel_log
 from aie_agent.sources.procfs import Procfs
 
 _NODES: Final = Path("/sys/devices/system/node")
-_MAX_PROCESSES: Final = 64
 _LOG: Final = "XIDs in the kernel log"
-_HANDLE: Final = "nvmlDeviceGetHandleByIndex"
 
 
-class GpuCheck(NamedTuple):
-    """One row: as `gpu_checklist.Check`, and whether the thing can be seen at all (`visible`), and was asked for (`needed`)."""
-
-    what: str
-    visible: bool
-    needed: bool
-    ok: bool
-    found: str
-    remedy: str = ""
-
-
-class _Gpu(NamedTuple):
-    device: Device
-    identity: Identity
-    facts: GpuFacts
-
-
-def check_gpus(config: GpuSection, patience_s: float = 30.0) -> list[GpuCheck]:
+def check_gpus(
+    config: GpuSection, patience_s: float = 10.0, second_look_s: float = GONE_AFTER_S, procfs: Procfs | None = None
+) -> list[GpuCheck]:
     """Every row about GPUs. On a host without any it is one, and the memory of the host.
 
-    A driver that hangs is a row as well: the thread that asked is left behind, and ends with the process.
+    `patience_s` is how long one GPU may take: one that hangs is a row by its name, and the others are checked. A process that ended
+    and stands in the driver's list still is looked at again after `second_look_s`.
     """
-    rows: list[GpuCheck] = []
-    thread = threading.Thread(target=lambda: rows.extend(_rows(config)), daemon=True)
-    thread.start()
-    thread.join(patience_s)
-    if thread.is_alive():
-        return [*rows, GpuCheck("GPUs: driver", False, True, True, f"NVML hangs since {patience_s:.0f} s", "see the kernel log")]
-    return rows
-
-
-def _rows(config: GpuSection) -> Iterator[GpuCheck]:
-    yield from _channels()
+    rows = list(_channels())
     if not config.enabled:
-        yield GpuCheck("GPUs", True, False, True, "switched off: gpu.enabled")
-        return
+        return [*rows, GpuCheck("GPUs", True, False, True, "switched off: gpu.enabled")]
     needed = config.expected > 0 or config.simulate is not None
     try:
         if config.simulate is not None:
             install_simulated(config.simulate)
     except SimulationError as error:
-        yield GpuCheck("GPUs", False, True, True, str(error))
-        return
+        return [*rows, GpuCheck("GPUs", False, True, True, str(error))]
     if config.simulate is None and not needed and not presence.is_expected():
-        yield GpuCheck("GPUs", False, False, True, "no NVIDIA driver is loaded")
-        return
-    session = Session(lambda: None)
-    session.open()
-    if session.error is not None or session.door is None:
-        yield GpuCheck("GPUs", False, needed, True, session.error or "NVML is closed")
-        return
-    try:
-        yield from _host(session, config, session.door)
-    finally:
-        session.close()
+        return [*rows, GpuCheck("GPUs", False, False, True, "no NVIDIA driver is loaded")]
+    return [*rows, *asyncio.run(_with_nvml(config, patience_s, second_look_s, procfs or Procfs()))]
 
 
-def _host(session: Session, config: GpuSection, door: Door) -> Iterator[GpuCheck]:
-    count = len(session.gpus)
-    cuda = cuda_version(door)
-    shown = f"{count} simulated" if session.is_simulated else f"{count}"
-    text = f"{shown}, driver {session.driver}" + (f", CUDA {cuda[0]}.{cuda[1]}" if cuda else "")
+async def _with_nvml(config: GpuSection, patience_s: float, second_look_s: float, procfs: Procfs) -> list[GpuCheck]:
+    knows_pids = not in_other_pid_namespace() and not procfs.hides_processes()
+    host = GpuHost(patience_s, (lambda pid: procfs.start_ticks(pid) is not None) if knows_pids else None)
+    problem = await host.open()
+    if problem is not None:
+        return [GpuCheck("GPUs", False, config.expected > 0 or config.simulate is not None, True, problem)]
+    await host.ask()
+    rows = [_driver(host, config), *_kernel_log()]
+    for asked in host.asked:
+        rows += _gpu(asked, host.session.is_simulated)
+    rows += map(gpu_row, checklist.check_topology([pair for asked in host.asked for pair in asked.pairs]))
+    rows += await _processes(host, procfs, second_look_s)
+    await host.close()
+    return rows
+
+
+def _driver(host: GpuHost, config: GpuSection) -> GpuCheck:
+    count = len(host.asked)
+    shown = f"{count} simulated" if host.session.is_simulated else f"{count}"
+    text = f"{shown}, driver {host.session.driver}" + (f", CUDA {host.cuda[0]}.{host.cuda[1]}" if host.cuda else "")
     expected = max(config.expected, 1)
-    yield GpuCheck("GPUs", count >= expected, config.expected > 0, True, text, f"{expected} are expected: see the kernel log")
-    yield from _kernel_log()
-    found: list[_Gpu] = []
-    for index in range(count):
-        handle = door.query(_HANDLE, None, index)
-        device = Device(index, None if isinstance(handle, Absent) else handle)
-        identity = handle if isinstance(handle, Absent) else identify(door, device)
-        if isinstance(identity, Absent):
-            yield GpuCheck(
-                f"GPU {index}", False, True, True, f"does not answer: {identity.reason}", "see the kernel log; reset it, or reboot"
-            )
-            continue
-        gpu = _Gpu(device, identity, read_facts(door, device, identity))
-        found.append(gpu)
-        yield from _one(gpu, session.is_simulated)
-    for check in checklist.check_topology(read_pairs(door, [gpu.device for gpu in found])):
-        yield _row(check)
-    yield from _processes(door, found, session.driver, cuda)
+    return GpuCheck("GPUs", count >= expected, config.expected > 0, True, text, f"{expected} are expected: see the kernel log")
 
 
-def _one(gpu: _Gpu, is_simulated: bool) -> Iterator[GpuCheck]:
-    name = gpu.identity.name + (" (simulated)" if is_simulated else "")
-    yield GpuCheck(f"GPU {gpu.device.index}", True, False, True, f"{name}, {gpu.identity.pci_bus_id}")
-    for check in checklist.check_gpu(gpu.facts, numa_nodes()):
-        yield _row(check, f"GPU {gpu.device.index}: ")
-
-
-def _row(check: Check, prefix: str = "") -> GpuCheck:
-    return GpuCheck(prefix + check.what, True, False, check.ok, check.found, "" if check.ok else check.remedy)
+def _gpu(asked: Asked, is_simulated: bool) -> Iterator[GpuCheck]:
+    """The rows of one GPU: also what it told before it hung."""
+    what = f"GPU {asked.index}"
+    identity = asked.identity
+    name = "" if identity is None else identity.name + (" (simulated)" if is_simulated else "") + f", {identity.pci_bus_id}"
+    if asked.hung_s is not None:
+        found = f"the driver does not answer about it, for {asked.hung_s:.0f} s"
+        remedy = "see the kernel log for XIDs 119 and 120; often a reboot is needed"
+        yield GpuCheck(what, False, True, True, f"{name}: {found}" if name else found, remedy)
+    elif asked.refused is not None:
+        yield GpuCheck(what, False, True, True, f"does not answer: {asked.refused}", "see the kernel log; reset it, or reboot")
+    else:
+        yield GpuCheck(what, True, False, True, name)
+    if asked.facts is not None:
+        for check in checklist.check_gpu(asked.facts, numa_nodes()):
+            yield gpu_row(check, f"{what}: ")
 
 
 def _channels() -> Iterator[GpuCheck]:
@@ -132,7 +96,7 @@ def _channels() -> Iterator[GpuCheck]:
     except OSError:
         return
     if check is not None:
-        yield _row(check)
+        yield gpu_row(check)
 
 
 def _kernel_log() -> Iterator[GpuCheck]:
@@ -154,73 +118,25 @@ def _kernel_log() -> Iterator[GpuCheck]:
     ]
     yield GpuCheck(_LOG, True, False, True, f"/dev/kmsg, {len(reports)} XIDs in it")
     for check in checklist.check_xids([(report.bus, report.xid, since_boot_s - report.time_s) for report in reports]):
-        yield _row(check)
+        yield gpu_row(check)
 
 
-def _processes(door: Door, gpus: Sequence[_Gpu], driver: str, cuda: tuple[int, int] | None) -> Iterator[GpuCheck]:
-    """What runs on the GPUs: its CUDA, and the CPUs that it may use."""
+async def _processes(host: GpuHost, procfs: Procfs, second_look_s: float) -> list[GpuCheck]:
+    """What runs on the GPUs: its CUDA, and the CPUs that it may use; and what does not run any more."""
     if in_other_pid_namespace():
-        yield GpuCheck("processes on GPUs", False, False, True, OTHER_NAMESPACE)
-        return
-    procfs = Procfs()
-    checked: set[int] = set()
-    for gpu in gpus:
-        contexts = ProcessReader(door, gpu.device, lambda pid: procfs.start_ticks(pid) is not None).read(None, time.time())
-        for context in () if isinstance(contexts, Absent) else contexts[:_MAX_PROCESSES]:
-            if context.pid not in checked:
-                checked.add(context.pid)
-                yield from _process(procfs, context.pid, gpu.facts.cpus, driver, cuda)
-
-
-def _process(
-    procfs: Procfs, pid: int, near: frozenset[int] | None, driver: str, cuda: tuple[int, int] | None
-) -> Iterator[GpuCheck]:
-    try:
-        command = procfs.command(pid)
-    except (OSError, ValueError):
-        command = ""
-    name = f"process {pid}"
-    if not command:
-        yield GpuCheck(
-            name,
-            True,
-            False,
-            False,
-            "holds a context on a GPU, and is not in /proc",
-            "it ended and the driver hangs on to it: reset the GPU",
-        )
-        return
-    try:
-        libraries = cuda_libraries(procfs.read(f"{pid}/maps") or b"")
-    except OSError:
-        libraries = CudaLibraries()
-        yield GpuCheck(
-            f"{name}: CUDA", False, False, True, f"{command}: its libraries cannot be seen", "run as root, or as its user"
-        )
-    for check in checklist.check_process(name, libraries, driver, cuda, allowed_cpus(procfs, pid), near):
-        row = _row(check)
-        yield row._replace(found=f"{command}: {row.found}")
-
-
-def allowed_cpus(procfs: Procfs, pid: int) -> frozenset[int] | None:
-    """The CPUs that a process may run on; None where that cannot be read."""
-    content = procfs.read(f"{pid}/status") or b""
-    for line in content.split(b"\n"):
-        name, _, value = line.partition(b":")
-        if name == b"Cpus_allowed_list":
-            return parse_cpus(value.decode("ascii", "replace"))
-    return None
-
-
-def parse_cpus(text: str) -> frozenset[int] | None:
-    """ "0-3,8" as a set. None for what is none."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        low, _, high = part.partition("-")
-        if not low.isdecimal() or not (high or low).isdecimal():
-            return None
-        cpus.update(range(int(low), int(high or low) + 1))
-    return frozenset(cpus)
+        return [GpuCheck("processes on GPUs", False, False, True, OTHER_NAMESPACE)]
+    near: dict[int, frozenset[int] | None] = {}
+    for asked in host.asked:
+        for context in asked.contexts[:MAX_PROCESSES]:
+            near.setdefault(context.pid, asked.facts.cpus if asked.facts is not None else None)
+    rows: list[GpuCheck] = []
+    suspects = ended(procfs, near)
+    for pid in near.keys() - suspects:
+        rows += process_rows(procfs, pid, near[pid], host.session.driver, host.cuda)
+    if suspects:
+        await asyncio.sleep(second_look_s)
+        rows += [held_row(procfs, pid) for pid in sorted(ended(procfs, suspects & await host.look_again()))]
+    return rows
 
 
 def numa_nodes(root: Path = _NODES) -> int:

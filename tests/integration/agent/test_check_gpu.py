@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from fakes.proc_tree import ProcTree
 
 from aie_agent import simulate
 from aie_agent.commands.check_gpu import check_gpus
 from aie_agent.config import GpuSection
+from aie_agent.sources.procfs import Procfs
+from aie_agent.sources.procfs_text import ProcessStat
 
 AIE_AGENT = Path(sys.executable).parent / "aie-agent"
 
@@ -46,7 +50,40 @@ def test_gpus_that_are_well_have_nothing_wrong(gpus: simulate.Controller, tmp_pa
     assert rows["GPUs"]["found"].startswith("4 simulated, driver ")
     assert "(simulated)" in rows["GPU 3"]["found"]
     assert "16 of 16 lanes" in rows["GPU 0: link"]["found"]
-    assert "6 pairs" not in rows["GPUs to each other"]["found"], "they are not all equally near"
+    assert rows["GPU 0: NVLink"]["found"] == "18 of 18 links active"
+    assert rows["GPUs to each other"]["found"] == "6 pairs joined by 18 NVLinks (NV18)"
+
+
+def test_nvlinks_that_are_not_active_are_told_and_count_in_the_topology(gpus: simulate.Controller, tmp_path: Path) -> None:
+    with gpus.edit() as state:
+        for link in (3, 7):
+            state.gpus[0].links[link].active = 0
+        for link in range(18):
+            state.gpus[3].links[link].active = 0  # and this one has no bridge
+    _, rows = check(gpus, tmp_path)
+    assert "2 of 18 NVLinks are not active" in wrong(rows)["GPU 0: NVLink"]
+    assert rows["GPU 3: NVLink"]["found"] == "0 of 18 links active: no bridge"
+    assert "GPU 3: NVLink" not in wrong(rows)
+    found = rows["GPUs to each other"]["found"]
+    assert found.startswith("1 pair joined by 18 NVLinks (NV18); 2 pairs joined by 16 NVLinks (NV16); ")
+
+
+def test_nvlinks_from_card_to_card_are_counted_by_bus_id(gpus: simulate.Controller, tmp_path: Path) -> None:
+    with gpus.edit() as state:
+        for gpu in range(4):
+            state.gpus[gpu].link_count = 4
+            for link in range(4):
+                state.gpus[gpu].links[link].remote_type = 0
+                state.gpus[gpu].links[link].remote_bus = state.gpus[gpu ^ 1].pci_bus
+    _, rows = check(gpus, tmp_path)
+    assert rows["GPUs to each other"]["found"].startswith("2 pairs joined by 4 NVLinks (NV4); ")
+
+
+def test_application_clocks_that_somebody_set_are_told_and_not_wrong(gpus: simulate.Controller, tmp_path: Path) -> None:
+    gpus.throttle(1, 0x2)
+    _, rows = check(gpus, tmp_path)
+    assert wrong(rows) == {}
+    assert "app_clocks" in rows["GPU 1: clocks"]["found"]
 
 
 def test_what_is_wrong_is_told_of_the_gpu_that_has_it(gpus: simulate.Controller, tmp_path: Path) -> None:
@@ -57,7 +94,7 @@ def test_what_is_wrong_is_told_of_the_gpu_that_has_it(gpus: simulate.Controller,
     found = wrong(rows)
     assert set(found) == {"GPU 1: link", "GPU 2: persistence mode", "GPU 2: power", "GPU 3: clocks"}
     assert "8 lanes of 16" in found["GPU 1: link"]
-    assert "too hot" in found["GPU 3: clocks"]
+    assert "fans, air flow" in found["GPU 3: clocks"]
 
 
 def test_a_lost_gpu_is_missing_and_the_others_are_checked(gpus: simulate.Controller, tmp_path: Path) -> None:
@@ -116,13 +153,72 @@ def test_the_switch_and_the_command_line(tmp_path: Path) -> None:
     assert [row.found for row in check_gpus(GpuSection(enabled=False)) if row.what == "GPUs"] == ["switched off: gpu.enabled"]
 
 
-def test_a_driver_that_hangs_is_a_row_and_check_ends(tmp_path: Path) -> None:
-    controller = simulate.install(1, "H100", state_file=tmp_path / "gpus")
-    controller.delay("nvmlDeviceGetCpuAffinity", 3600.0)
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[simulate.Controller]:
+    """Four GPUs in this process."""
+    with simulate.install(4, "H100", state_file=tmp_path / "here") as controller:
+        yield controller
+        simulate.uninstall()
+
+
+def test_a_gpu_that_hangs_is_a_row_by_its_name_and_the_others_are_checked(here: simulate.Controller) -> None:
+    here.delay("nvmlDeviceGetCpuAffinity", 3600.0, gpu=1)
+    here.set_link(3, width=8)
     began_s = time.monotonic()
-    rows = check_gpus(GpuSection(), patience_s=0.5)
-    controller.delay("nvmlDeviceGetCpuAffinity", 0.0)
+    rows = {row.what: row for row in check_gpus(GpuSection(), patience_s=0.5)}
+    here.delay("nvmlDeviceGetCpuAffinity", 0.0, gpu=1)
     assert time.monotonic() - began_s < 60
-    assert "hangs" in rows[-1].found
-    assert not rows[-1].visible
-    controller.close()
+    assert not rows["GPU 1"].visible
+    assert "NVIDIA H100" in rows["GPU 1"].found
+    assert "does not answer" in rows["GPU 1"].found
+    assert all(rows[f"GPU {other}: link"].visible for other in (0, 2, 3))
+    assert not rows["GPU 3: link"].ok, "also those behind it"
+    assert rows["GPUs to each other"].found == "3 pairs joined by 18 NVLinks (NV18)"
+
+
+def test_nvml_that_hangs_while_it_is_opened_is_a_row_and_check_ends(
+    here: simulate.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aie_agent.commands.check_gpu_read.SESSION_PATIENCE_S", 0.5)
+    here.delay("nvmlInitWithFlags", 3600.0)
+    rows = {row.what: row for row in check_gpus(GpuSection(), patience_s=0.5)}
+    here.delay("nvmlInitWithFlags", 0.0)
+    assert "NVML hangs while it is opened" in rows["GPUs"].found
+    assert not rows["GPUs"].visible
+
+
+def test_a_process_that_ends_between_two_looks_is_nothing(here: simulate.Controller) -> None:
+    """The null: a process had just ended, and the driver had not noticed at the first look."""
+    here.set_processes(0, [simulate.Process(4_000_000, 1 << 30)])
+    proc = Procfs()
+
+    class Noticing(Procfs):
+        """/proc; the driver notices once the process has been asked for."""
+
+        def stat(self, tgid: int) -> ProcessStat | None:
+            if tgid == 4_000_000:
+                here.set_processes(0, [])
+            return proc.stat(tgid)
+
+    rows = check_gpus(GpuSection(), second_look_s=0.0, procfs=Noticing())
+    assert [row.what for row in rows if row.what.startswith("process")] == []
+
+
+def test_a_process_that_ended_and_stays_in_the_list_is_held_and_a_zombie_is_its_parents(here: simulate.Controller) -> None:
+    with subprocess.Popen(["true"]) as zombie:
+        while Procfs().stat(zombie.pid).state != "Z":  # type: ignore[union-attr]
+            time.sleep(0.01)
+        here.set_processes(0, [simulate.Process(4_000_000, 1 << 30), simulate.Process(zombie.pid, 1 << 30)])
+        rows = {row.what: row for row in check_gpus(GpuSection(), second_look_s=0.0)}
+    assert "driver hangs on to it" in rows["process 4000000"].remedy
+    assert rows[f"process {zombie.pid}"].remedy == f"end its parent, process {os.getpid()}"
+
+
+def test_where_processes_are_hidden_nothing_is_claimed_of_them(here: simulate.Controller, tmp_path: Path) -> None:
+    """A mount with hidepid: not even pid 1 is there."""
+    tree = ProcTree(tmp_path / "proc")
+    tree.end(1)
+    here.set_processes(0, [simulate.Process(4_000_000, 1 << 30)])
+    rows = {row.what: row for row in check_gpus(GpuSection(), second_look_s=0.0, procfs=Procfs(tree.root))}
+    assert (rows["process 4000000"].visible, rows["process 4000000"].ok) == (False, True)
+    assert "hidepid" in rows["process 4000000"].found

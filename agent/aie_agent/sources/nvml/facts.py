@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.devices import Identity
 from aie_agent.sources.nvml.door import Absent, Device, Door, number
 from aie_agent.sources.nvml.memory import is_integrated
+from aie_agent.sources.nvml.nvlinks import NvLinks, joining, read_nvlinks
 from aie_agent.sources.nvml.rows import CLOCK_EVENTS
 from aie_agent.sources.nvml.slots import Slot, read_slot
 
@@ -47,6 +48,7 @@ class GpuFacts:
 
     index: int
     name: str
+    bus: str | None = None
     slot: Slot | None = None
     width: int | None = None
     width_max: int | None = None
@@ -57,6 +59,8 @@ class GpuFacts:
     persistence: bool | None = None
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
+    app_clock_mhz: float | None = None
+    app_clock_default_mhz: float | None = None
     clock_events: tuple[str, ...] = ()
     power_limit_w: float | None = None
     power_default_w: float | None = None
@@ -68,17 +72,20 @@ class GpuFacts:
     mig: bool | None = None
     mig_pending: bool | None = None
     gpm: bool | None = None
+    nvlinks: NvLinks | None = None
     unified_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two GPUs: how near they are (a key of `LEVELS`), and why one cannot read the other's memory ("" where it can, or None)."""
+    """Two GPUs: how near they are (a key of `LEVELS`), why one cannot read the other's memory ("" where it can, or None), and how
+    many NVLinks join them (None where that is not told)."""
 
     one: int
     other: int
     level: int | None
     p2p_problem: str | None
+    nvlinks: int | None = None
 
 
 class _Asked:
@@ -122,6 +129,7 @@ def read_facts(door: Door, device: Device, identity: Identity) -> GpuFacts:
     return GpuFacts(
         index=device.index,
         name=identity.name,
+        bus=bus,
         slot=None if bus is None else read_slot(bus),
         width=asked.whole("nvmlDeviceGetCurrPcieLinkWidth"),
         width_max=asked.whole("nvmlDeviceGetMaxPcieLinkWidth"),
@@ -132,6 +140,8 @@ def read_facts(door: Door, device: Device, identity: Identity) -> GpuFacts:
         persistence=asked.flag("nvmlDeviceGetPersistenceMode"),
         sm_clock_mhz=asked.whole("nvmlDeviceGetClockInfo", _SM),
         sm_clock_max_mhz=asked.whole("nvmlDeviceGetMaxClockInfo", _SM),
+        app_clock_mhz=asked.whole("nvmlDeviceGetApplicationsClock", _SM),
+        app_clock_default_mhz=asked.whole("nvmlDeviceGetDefaultApplicationsClock", _SM),
         clock_events=_clock_events(asked),
         power_limit_w=asked.watts("nvmlDeviceGetEnforcedPowerLimit"),
         power_default_w=asked.watts("nvmlDeviceGetPowerManagementDefaultLimit"),
@@ -143,22 +153,21 @@ def read_facts(door: Door, device: Device, identity: Identity) -> GpuFacts:
         mig=mig,
         mig_pending=mig_pending,
         gpm=gpm.is_supported(door, device),
+        nvlinks=read_nvlinks(door, device),
         unified_memory=_has_no_memory(asked),
     )
 
 
-def read_pairs(door: Door, devices: Sequence[Device]) -> list[Pair]:
-    """Every two GPUs of the host."""
-    pairs = []
-    for place, one in enumerate(devices):
-        for other in devices[place + 1 :]:
-            if not other.handle or other.gone:
-                continue
-            asked = _Asked(door, one)
-            status = asked.whole("nvmlDeviceGetP2PStatus", other.handle, _P2P_READ)
-            problem = None if status is None else _P2P.get(status, f"status {status}")
-            pairs.append(Pair(one.index, other.index, asked.whole("nvmlDeviceGetTopologyCommonAncestor", other.handle), problem))
-    return pairs
+def read_pairs(door: Door, device: Device, facts: GpuFacts, others: Sequence[tuple[Device, GpuFacts]]) -> Iterator[Pair]:
+    """A GPU with each of these others. Asks only the first."""
+    asked = _Asked(door, device)
+    for other, their in others:
+        if not other.handle or other.gone:
+            continue
+        status = asked.whole("nvmlDeviceGetP2PStatus", other.handle, _P2P_READ)
+        problem = None if status is None else _P2P.get(status, f"status {status}")
+        level = asked.whole("nvmlDeviceGetTopologyCommonAncestor", other.handle)
+        yield Pair(device.index, other.index, level, problem, joining(facts.nvlinks, their.nvlinks, their.bus))
 
 
 def cuda_version(door: Door) -> tuple[int, int] | None:
