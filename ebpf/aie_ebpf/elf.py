@@ -7,7 +7,7 @@ one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from aie_ebpf.elf_file import ElfError, ElfFile, Section, string_at
@@ -88,14 +88,14 @@ class Elf(ElfFile):
         found = self._default(name)
         return (found.value, found.size) if found is not None and found.kind in (_NO_TYPE, _OBJECT) else None
 
-    def local(self, name: str) -> Symbol | None:
-        """The function of that name in the full symbol table, which most files are stripped of, exported or not. The table is read
+    def in_symbol_table(self, names: Collection[str]) -> dict[str, Symbol]:
+        """Those functions that are in the full symbol table, which most files are stripped of, exported or not. The table is read
         whole: ask only executables and small files. Raises ElfError where it is too large."""
         table = next((section for section in self.sections if section.kind == "SHT_SYMTAB"), None)
         if table is None or table.link >= len(self.sections):
-            return None
-        found = self._in_table(name, table, self.sections[table.link])
-        return None if found is None else self._function(name, found, None)
+            return {}
+        rows = self._rows_of(names, table, self.sections[table.link])
+        return {name: self._function(name, row, None) for name, row in rows.items() if row.kind != _IFUNC}
 
     def imports(self, name: str) -> bool:
         """Whether the file uses that name and leaves it to others to define."""
@@ -244,19 +244,23 @@ class Elf(ElfFile):
             at += definition.vd_next
         raise ElfError("its version definitions do not end")
 
-    def _in_table(self, name: str, table: Section, strings: Section) -> _Entry | None:
+    def _rows_of(self, names: Collection[str], table: Section, strings: Section) -> dict[str, _Entry]:
         if table.size > _LARGEST_SYMTAB or strings.size > _LARGEST_STRTAB:
             raise ElfError(f"a symbol table of {table.size} bytes is too large to be searched")
+        text = self.read(strings.offset, strings.size)
         # Linkers let a name share the end of a longer one, so that it may begin anywhere.
-        name_offsets = set(_occurrences(self.read(strings.offset, strings.size), name.encode() + b"\0"))
-        if not name_offsets:
-            return None
+        name_at = {at: name for name in names for at in _occurrences(text, name.encode() + b"\0")}
+        found: dict[str, _Entry] = {}
+        if not name_at:
+            return found
         rows = self.read(table.offset, table.size - table.size % _SYMBOL.size)
         for index, row in enumerate(_SYMBOL.iter_unpack(rows)):
-            entry = _entry(index, row)
-            if row[0] in name_offsets and row[3] not in (_UNDEFINED, _ABSOLUTE) and entry.kind in (_NO_TYPE, _FUNCTION, _IFUNC):
-                return entry
-        return None
+            name = name_at.get(row[0])
+            if name is not None and row[3] not in (_UNDEFINED, _ABSOLUTE):
+                entry = _entry(index, row)
+                if entry.kind in (_NO_TYPE, _FUNCTION, _IFUNC):
+                    found.setdefault(name, entry)
+        return found
 
     @property
     def _strings_size(self) -> int:

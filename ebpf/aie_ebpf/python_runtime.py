@@ -2,8 +2,8 @@
 
 The interpreter's state is one variable, `_PyRuntime`, which every build exports (3.7 and later), stripped or not. The mutex and the
 condition of the GIL lie in it: until 3.11 in the state of all interpreters, from 3.12 on in that of the main interpreter, which is
-part of the same variable. A thread that waits for the GIL waits on a futex whose address is in there. Other locks in there are seldom
-waited for. The GIL of a subinterpreter that has one of its own (PEP 684) is not in there, and not seen.
+part of the same variable. A thread that waits for the GIL waits on a futex whose address is in there. Other locks in there are
+seldom waited for. The GIL of a subinterpreter that has one of its own (PEP 684) is not in there, and not seen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aie_ebpf.mappings import PROC, MappedFile, access_path, load_bias, mapped_f
 
 _LIBRARY: Final = re.compile(r"libpython\d")
 _RUNTIME: Final = "_PyRuntime"
-# From 3.12 on the variable has a section of its own, which a file keeps that hides the symbol.
+# From 3.11 on the variable has a section of its own, which a file keeps that hides the symbol.
 _SECTION: Final = ".PyRuntime"
 
 

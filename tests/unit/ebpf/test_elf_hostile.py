@@ -33,7 +33,7 @@ ASK: tuple[Callable[[Elf], object], ...] = (
     lambda elf: elf.exported("call"),
     lambda elf: elf.exported("nobody"),
     lambda elf: elf.data_symbol("shared_data"),
-    lambda elf: elf.local("probed"),
+    lambda elf: elf.in_symbol_table(["probed", "user"]),
     lambda elf: elf.imports("puts"),
     lambda elf: elf.needed,
     lambda elf: elf.build_id,
