@@ -27,6 +27,8 @@ from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
 from aie_agent.runners import Runners
 from aie_agent.samples import Batch
+from aie_agent.sources.bpf import build as bpf
+from aie_agent.sources.bpf.source import BpfSource
 from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
@@ -88,6 +90,9 @@ class Agent:
         self._nvml = nvml.build(config.gpu, procfs, self._engines)
         if self._nvml is not None:
             self._runners.add(self._nvml)
+        self._probes = bpf.build(config.bpf, self._engines, procfs, float(config.store.window))
+        if isinstance(self._probes, BpfSource):
+            self._runners.add(self._probes)
         gpu_since = Since()
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(
@@ -100,12 +105,13 @@ class Agent:
             self._discovered,
             lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml, gpu_since),
             lambda engine: None if self._nvml is None else self._nvml.engine_note(engine),
+            self._probes,
         )
         self._page = PrometheusPage(self._store)
         dcgm = DcgmPage(self._store, about.hostname)
         more = {"/metrics/dcgm": lambda: dcgm.render(self._clock())} if config.dcgm.enabled else {}
         self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest, more)
-        extra = [self._statsd.counts, self._http.counts, self._discovered.counts]
+        extra = [self._statsd.counts, self._http.counts, self._discovered.counts, self._probes.counts]
         if self._nvml is not None:
             extra.append(self._nvml.counts)
         own = SelfSource(about, self._store, self._runners.health, extra)

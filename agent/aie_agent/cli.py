@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
             help="pretend that the host has so many GPUs (needs a C compiler); whatever shows them says that they are simulated",
         )
         command.add_argument("--dcgm", action="store_true", help="show GPUs under dcgm-exporter's names too, at /metrics/dcgm")
+        command.add_argument("--no-bpf", action="store_true", help="attach no probes to the kernel or to engines")
         command.add_argument("--no-discovery", action="store_true", help="know only engines that are announced or named")
     statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
     statsd.add_argument(
@@ -79,6 +80,9 @@ def _config(arguments: argparse.Namespace) -> Config:
     api, engines, discovery = table.get("api", {}), table.get("engines", []), table.get("discovery", {})
     if isinstance(discovery, dict) and arguments.no_discovery:
         table["discovery"] = discovery | {"enabled": False}
+    bpf = table.get("bpf", {})
+    if isinstance(bpf, dict) and arguments.no_bpf:
+        table["bpf"] = bpf | {"enabled": False}
     gpu = table.get("gpu", {})
     if isinstance(gpu, dict) and arguments.simulate_gpus is not None:
         table["gpu"] = gpu | {"enabled": True, "simulate": arguments.simulate_gpus}

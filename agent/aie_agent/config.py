@@ -11,8 +11,12 @@ from typing import Any
 import msgspec
 
 from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, HttpUrl, SimulatedGpus, SocketPath, Upstream
+from aie_ebpf.probes import SETS
 from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
 from aie_telemetry.names import is_engine_name
+
+PROBE_SETS = tuple(each.name for each in SETS)
+"""Names of sets of probes."""
 
 
 class ConfigError(Exception):
@@ -90,6 +94,16 @@ class DcgmSection(_Section, frozen=True):
     enabled: bool = False
 
 
+class BpfSection(_Section, frozen=True):
+    """[bpf]: whether probes in the kernel are used, what they may cost (a share of one CPU for each engine), which sets of them
+    are left out, and how often they are read."""
+
+    enabled: bool = True
+    budget: float = 0.01
+    without: tuple[str, ...] = ()
+    period: Duration = Duration(1.0)
+
+
 class EngineSection(_Section, frozen=True):
     """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
 
@@ -109,6 +123,7 @@ class Config(_Section, frozen=True):
     findings: FindingsSection = FindingsSection()
     gpu: GpuSection = GpuSection()
     dcgm: DcgmSection = DcgmSection()
+    bpf: BpfSection = BpfSection()
     engines: tuple[EngineSection, ...] = ()
 
 
@@ -170,7 +185,8 @@ def _check_values(config: Config, origin: str) -> None:
     names = [engine.name for engine in config.engines]
     unfit = next((name for name in names if not is_engine_name(name)), None)
     duplicate = next((name for name in names if names.count(name) > 1), None)
-    sources, store, hung_after, gpu = config.sources, config.store, config.findings.hung_after, config.gpu
+    sources, store, hung_after, gpu, bpf = config.sources, config.store, config.findings.hung_after, config.gpu, config.bpf
+    unknown_set = next((name for name in bpf.without if name not in PROBE_SETS), None)
     rules = [
         (not 100 <= store.max_series <= 100_000, "store.max_series", "accepted: 100 to 100000 (4.8 kB each at one point a second)"),
         (not 10 <= store.window <= 3600, "store.window", 'accepted: "10s" to "1h"'),
@@ -191,6 +207,9 @@ def _check_values(config: Config, origin: str) -> None:
         (not 1 <= gpu.retry <= 3600, "gpu.retry", 'accepted: "1s" to "1h"'),
         (not 1 <= gpu.released_for <= 86400, "gpu.released_for", 'accepted: "1s" to "24h"'),
         (not 0 <= gpu.expected <= 64, "gpu.expected", "accepted: 0 to 64"),
+        (not 0.0001 <= bpf.budget <= 1, "bpf.budget", "accepted: 0.0001 to 1 (a share of one CPU)"),
+        (not 0.5 <= bpf.period <= 60, "bpf.period", 'accepted: "500ms" to "60s"'),
+        (unknown_set is not None, "bpf.without", f"{unknown_set!r}: accepted: {', '.join(PROBE_SETS)}"),
         (unfit is not None, "engines.name", f"{unfit!r}: accepted: 1 to 63 letters, digits or ._/@-, first a letter or digit"),
         (duplicate is not None, "engines", f"the name {duplicate!r} is given twice"),
         (

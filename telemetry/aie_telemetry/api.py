@@ -11,11 +11,16 @@ from typing import Final, Literal
 import msgspec
 
 from aie_telemetry.api_probes import Coverage as Coverage
+from aie_telemetry.api_probes import CoverageState as CoverageState
 from aie_telemetry.api_probes import CudaCopies as CudaCopies
 from aie_telemetry.api_probes import CudaSyncs as CudaSyncs
 from aie_telemetry.api_probes import CudaUse as CudaUse
 from aie_telemetry.api_probes import Lock as Lock
 from aie_telemetry.api_probes import Waits as Waits
+from aie_telemetry.api_stacks import Frame as Frame
+from aie_telemetry.api_stacks import StackDump as StackDump
+from aie_telemetry.api_stacks import StacksPage as StacksPage
+from aie_telemetry.api_stacks import ThreadStack as ThreadStack
 
 VERSION: Final = 1
 

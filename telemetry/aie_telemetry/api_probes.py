@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+CoverageState = Literal["on", "part", "off", "window"]
+
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """Where an engine's threads are: how many of them, on average over the window, were in each state. None: not seen.
@@ -52,15 +54,11 @@ class CudaCopies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudaSyncs(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one synchronising function: how many threads were inside on average, how often it was called, how long calls took,
-    how many have not returned now, and since when the oldest of these waits."""
+    """Calls of one synchronising function that returned: how many a second, and how long they took."""
 
-    waiting_threads: float
     calls_per_second: float
     p50_seconds: float | None = None
     p99_seconds: float | None = None
-    waiting: int | None = None
-    longest_wait_seconds: float | None = None
 
 
 class CudaUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +66,9 @@ class CudaUse(msgspec.Struct, frozen=True, kw_only=True):
 
     `outstanding_bytes` is memory asked for and not freed, by kind: device, managed, async, vmm, host, registered; `by_module` by
     the file whose code asked, `by_size_class_bytes` by the power of two that holds an allocation's size (the five largest amounts).
-    `failures` are calls that the driver refused within the window, by function and CUresult ("cuMemAlloc:2").
+    `sync_waiting` is how many threads are inside a synchronising function now, and `sync_longest_wait_seconds` for how long the
+    one that entered first; how many were on average is `Waits.gpu_sync`. `failures` are calls that the driver refused within the
+    window, by function and CUresult ("cuMemAlloc:2").
     """
 
     outstanding_bytes: dict[str, float] = {}
@@ -81,6 +81,8 @@ class CudaUse(msgspec.Struct, frozen=True, kw_only=True):
     unknown_frees_per_second: float | None = None
     copies: dict[str, CudaCopies] = {}
     syncs: dict[str, CudaSyncs] = {}
+    sync_waiting: int | None = None
+    sync_longest_wait_seconds: float | None = None
     launches_per_second: dict[str, float] = {}
     contexts: int | None = None
     failures: dict[str, float] = {}
@@ -91,7 +93,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     be opened for a while). `remedy` is what to do about it, where something can be done."""
 
     set: str
-    state: Literal["on", "part", "off", "window"]
+    state: CoverageState
     reason: str = ""
     missing: tuple[str, ...] = ()
     remedy: str = ""

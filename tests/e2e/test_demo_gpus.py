@@ -37,7 +37,7 @@ def gpus(tmp_path: Path) -> Iterator[Gpus]:
 def agent(tmp_path: Path, gpus: Gpus) -> Iterator[Program]:
     config = tmp_path / "agent.toml"
     config.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/s.sock"\nudp = "off"\n[gpu]\nexpected = 8\n')
-    program = Program("aie-agent", ["run", "--config", str(config)], tmp_path / "agent.log", gpus.environment)
+    program = Program("aie-agent", ["run", "--no-bpf", "--config", str(config)], tmp_path / "agent.log", gpus.environment)
     try:
         yield program
     finally:

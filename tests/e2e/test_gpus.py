@@ -39,7 +39,7 @@ class World:
             f'[gpu]\nperiod = "200ms"\n[[engines]]\nname = "chat"\npid_file = "{tmp_path}/engine.pid"\n'
         )
         self.statsd = str(tmp_path / "statsd.sock")
-        self.agent: Program = start("aie-agent", "run", "--config", str(config), **simulate.environment(gpus.path))
+        self.agent: Program = start("aie-agent", "run", "--no-bpf", "--config", str(config), **simulate.environment(gpus.path))
         self.url = self.agent.url()
 
     def say(self, line: str) -> None:

@@ -40,7 +40,7 @@ def start_agent(start: Start, tmp_path: Path, *arguments: str, udp: str = "127.0
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "{udp}"\n[discovery]\nenabled = false\n'
     )
-    agent = start("aie-agent", "run", "--config", str(config), *arguments)
+    agent = start("aie-agent", "run", "--no-bpf", "--config", str(config), *arguments)
     return agent, agent.url()
 
 
@@ -226,7 +226,7 @@ def test_agents_port_in_use_is_one_clear_line(start: Start, tmp_path: Path) -> N
     _, agent_url = start_agent(start, tmp_path)
     port = agent_url.rpartition(":")[2]
     done = subprocess.run(
-        [BIN / "aie-agent", "run", "--config", tmp_path / "agent.toml", "--listen", f"127.0.0.1:{port}"],
+        [BIN / "aie-agent", "run", "--no-bpf", "--config", tmp_path / "agent.toml", "--listen", f"127.0.0.1:{port}"],
         capture_output=True,
         text=True,
         check=False,

@@ -55,7 +55,7 @@ def test_a_stopped_agent_reports_no_hang(start: Start, tmp_path: Path) -> None:
                 '[sources]\nscrape_period = "100ms"\nscrape_timeout = "1s"\n'
                 f'[[engines]]\nname = "chat"\nmetrics_url = "http://127.0.0.1:{port}/metrics"\n'
             )
-            agent = start("aie-agent", "run", "--config", str(config))
+            agent = start("aie-agent", "run", "--no-bpf", "--config", str(config))
             url = agent.url()
             eventually(lambda: (view := engine_view(url, "chat")) is not None and view.state == "up", alive=agent)
             agent.process.send_signal(signal.SIGSTOP)

@@ -44,7 +44,7 @@ def start_agent(start: Start, tmp_path: Path) -> tuple[Program, str]:
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n'
         f'[discovery]\nperiod = "1s"\n[findings]\nhung_after = "{HUNG_AFTER_S}s"\n'
     )
-    agent = start("aie-agent", "run", "--config", str(config))
+    agent = start("aie-agent", "run", "--no-bpf", "--config", str(config))
     return agent, agent.url()
 
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 from aie_agent.analysis.window import level_history, observation_rate, quantiles_of, rate, rate_history
 from aie_agent.discovered import Discovered
 from aie_agent.identity import Engines
+from aie_agent.outputs.probe_rows import probe_fields
 from aie_agent.samples import Found
 from aie_agent.series import HistogramSeries, Series
+from aie_agent.sources.bpf.build import NoProbes, Probes
 from aie_agent.sources.process import ProcessRow, ProcessSource
 from aie_agent.store import Store
 from aie_telemetry import api
@@ -57,12 +59,14 @@ class EngineRows:
         processes: ProcessSource,
         discovered: Discovered | None,
         gpu_note: Callable[[str], str | None] = lambda _: None,
+        probes: Probes | None = None,
     ) -> None:
         self._store = store
         self._engines = engines
         self._processes = processes
         self._discovered = discovered
         self._gpu_note = gpu_note
+        self._probes = probes or NoProbes()
 
     def row(self, name: str, now_s: float, start_s: float, wall_s: float) -> api.Engine:
         """The engine `name` at `now_s`, with rates and quantiles since `start_s`. `wall_s` is now by the wall clock, by which
@@ -84,6 +88,7 @@ class EngineRows:
             **self._ages(name, now_s, wall_s),
             **self._histories(name, now_s),
             **self._measured(name, now_s, start_s),
+            **probe_fields(self._store, self._probes, name, now_s, start_s),
         )
 
     def _measured(self, name: str, now_s: float, start_s: float) -> Mapping[str, Any]:
@@ -150,7 +155,8 @@ class EngineRows:
         if self._engines.state(name) == "unknown":
             return "no process of it is known, so its memory and CPU are not seen (on another host, or another user's?)"
         page = found.note if found else None
-        return "; ".join(filter(None, (self._engines.note(name), self._processes.note(name), page, self._gpu_note(name)))) or None
+        notes = (each.note(name) for each in (self._engines, self._processes, self._probes))
+        return "; ".join(filter(None, (*notes, page, self._gpu_note(name)))) or None
 
     def _page_reason(self, name: str, found: Found | None) -> str | None:
         """Why the page of a live engine cannot be read."""

@@ -10,6 +10,7 @@ from aie_agent.discovered import Discovered
 from aie_agent.identity import Engines
 from aie_agent.outputs.engine_rows import HISTORY_POINTS, HISTORY_STEP_S, EngineRows, live, rates_by_label
 from aie_agent.sources.base import Health
+from aie_agent.sources.bpf.build import Probes
 from aie_agent.sources.process import ProcessSource
 from aie_agent.store import Store
 from aie_telemetry import api
@@ -32,10 +33,11 @@ class SnapshotBuilder:
         discovered: Discovered | None = None,
         gpu_rows: Callable[[float], tuple[api.Gpu, ...]] = lambda now_s: (),
         gpu_note: Callable[[str], str | None] = lambda engine: None,
+        probes: Probes | None = None,
     ) -> None:
         self._store = store
         self._engines = engines
-        self._engine_rows = EngineRows(store, engines, processes, discovered, gpu_note)
+        self._engine_rows = EngineRows(store, engines, processes, discovered, gpu_note, probes)
         self._health = health
         self._about = about
         self._window_s = window_s

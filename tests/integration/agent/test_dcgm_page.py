@@ -207,7 +207,7 @@ def test_series_of_gpus_that_nobody_described_are_left_out() -> None:
 
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_the_agent_serves_it_only_when_asked(tmp_path: Path, asked_for: bool) -> None:
-    arguments = [*AIE_AGENT, "run", "--listen", "127.0.0.1:0", "--simulate-gpus", "1:H100", "--no-discovery"]
+    arguments = [*AIE_AGENT, "run", "--no-bpf", "--listen", "127.0.0.1:0", "--simulate-gpus", "1:H100", "--no-discovery"]
     config = tmp_path / "agent.toml"
     config.write_text(f'[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n')
     extra = ["--dcgm"] if asked_for else []

@@ -23,7 +23,7 @@ def agent(start: Start, tmp_path: Path) -> tuple[Program, str]:
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
     )
-    program = start("aie-agent", "run", "--config", str(config))
+    program = start("aie-agent", "run", "--no-bpf", "--config", str(config))
     url = program.url()
     eventually((tmp_path / "statsd.sock").exists, alive=program)  # an event without a receiver is dropped, and counted
     return program, url

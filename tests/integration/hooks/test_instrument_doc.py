@@ -201,7 +201,7 @@ def test_a_real_agent_shows_it(start: Start, tmp_path: Path) -> None:
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
     )
-    agent = start("aie-agent", "run", "--config", str(config))
+    agent = start("aie-agent", "run", "--no-bpf", "--config", str(config))
     agent_url = agent.url()
     with serving(tmp_path, f"unix://{tmp_path}/statsd.sock") as server:
         view = eventually(lambda: (v := engine_view(agent_url, "plain")) and v.processes and v, alive=agent)

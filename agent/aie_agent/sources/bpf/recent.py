@@ -1,0 +1,115 @@
+"""What the last reports said that is no series: single locks by address, and what can be seen of each engine."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from aie_ebpf.messages import Coverage, Lock, Report
+from aie_telemetry import api
+
+LOCKS_SHOWN: Final = 5
+LOCKS_KEPT: Final = 32
+"""Of one engine and report: those that were waited for longest."""
+MISSING_SHOWN: Final = 12
+"""Most sentences on what one set does not see."""
+
+_HELD: Final = ("lock", "gil")
+_STATES: Final[tuple[api.CoverageState, ...]] = ("on", "part", "off", "window")
+
+
+class _Seen(NamedTuple):
+    """One engine's locks in one report."""
+
+    time_s: float
+    period_s: float
+    locks: tuple[tuple[int, Lock], ...]
+    """With the tgid, since an address means nothing without its process."""
+
+
+class RecentLocks:
+    """The locks of the last `window_s` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seen: dict[str, deque[_Seen]] = {}
+
+    def take(self, report: Report, now_s: float) -> None:
+        """Notes the locks in a report that came at `now_s`, and forgets what is older than the window."""
+        found: dict[str, list[tuple[int, Lock]]] = {}
+        for process in report.processes:
+            if process.waits.lock is not None or process.waits.gil is not None or process.locks:
+                found.setdefault(process.engine, []).extend((process.tgid, lock) for lock in process.locks if lock.kind in _HELD)
+        for engine, locks in found.items():
+            worst = heapq.nlargest(LOCKS_KEPT, locks, key=lambda item: item[1].wait_s)
+            self._seen.setdefault(engine, deque()).append(_Seen(now_s, report.period_s, tuple(worst)))
+        for engine, seen in list(self._seen.items()):
+            while seen and now_s - seen[0].time_s >= self._window_s:
+                seen.popleft()
+            if not seen:
+                del self._seen[engine]
+
+    def of(self, engine: str) -> tuple[api.Lock, ...]:
+        """The worst locks of an engine by the time that threads waited for them, over the window or as long as it was watched."""
+        seen = self._seen.get(engine)
+        if not seen:
+            return ()
+        watched_s = sum(each.period_s for each in seen)
+        by_place: dict[tuple[int, int], list[Lock]] = {}
+        for each in seen:
+            for tgid, lock in each.locks:
+                by_place.setdefault((tgid, lock.address), []).append(lock)
+        newest = dict.fromkeys((tgid, lock.address) for tgid, lock in seen[-1].locks)
+        worst = heapq.nlargest(LOCKS_SHOWN, by_place.items(), key=lambda item: sum(lock.wait_s for lock in item[1]))
+        return tuple(_row(place, locks, watched_s, place in newest) for place, locks in worst)
+
+
+def _row(place: tuple[int, int], locks: Sequence[Lock], watched_s: float, is_current: bool) -> api.Lock:
+    tgid, address = place
+    return api.Lock(
+        tgid=tgid,
+        address=f"{address:#x}",
+        kind="gil" if locks[-1].kind == "gil" else "lock",
+        waiting_threads=sum(lock.wait_s for lock in locks) / watched_s,
+        waits_per_second=sum(lock.waits for lock in locks) / watched_s,
+        longest_seconds=max(lock.longest_s for lock in locks),
+        waiters=locks[-1].waiters if is_current else 0,
+    )
+
+
+def summary(coverage: Iterable[Coverage], engine: str) -> tuple[api.Coverage, ...]:
+    """What can be seen of an engine by each set, over all of its processes."""
+    by_set: dict[str, list[Coverage]] = {}
+    for each in coverage:
+        if each.engine == engine:
+            by_set.setdefault(each.set, []).append(each)
+    return tuple(_of_set(name, parts) for name, parts in by_set.items())
+
+
+def _of_set(name: str, parts: Sequence[Coverage]) -> api.Coverage:
+    """Where processes differ, what is not seen of some of them is what is missing of the engine."""
+    states = {part.state for part in parts}
+    if len(states) == 1:
+        missing = dict.fromkeys(text for part in parts for text in part.missing)
+        return _coverage(name, parts[0].state, parts, missing)
+    missing = dict.fromkeys(text for part in parts for text in (part.missing or _apart(part)))
+    return _coverage(name, "part" if states & {"on", "part"} else "window" if "window" in states else "off", parts, missing)
+
+
+def _apart(part: Coverage) -> tuple[str, ...]:
+    return () if part.state in ("on", "window") else (f"process {part.tgid}: {part.reason or 'not seen'}",)
+
+
+def _coverage(name: str, state: str, parts: Sequence[Coverage], missing: Iterable[str]) -> api.Coverage:
+    told = list(missing)
+    more = len(told) - MISSING_SHOWN
+    first = next((part for part in parts if part.reason), parts[0])
+    return api.Coverage(
+        set=name,
+        state=next((each for each in _STATES if each == state), "off"),
+        reason=first.reason,
+        missing=(*told[:MISSING_SHOWN], *((f"and {more} more",) if more > 0 else ())),
+        remedy=next((part.remedy for part in parts if part.remedy), ""),
+    )
