@@ -136,12 +136,14 @@ def test_a_lost_agents_engine_is_stale_whatever_it_said() -> None:
 
 
 def test_stages_and_container_on_the_engines_page() -> None:
-    staged = fake.engine("e", prefill=Quantiles(p50_seconds=0.2, p99_seconds=0.4), container="0123456789ab")
+    staged = fake.engine("e", prefill=Quantiles(p50_seconds=0.2, p99_seconds=0.4), container="0123456789ab", pod="b1946ac9-2492")
     shown = frame(fake.snapshot(engines=(staged, fake.engine("f"))))
     with_stages, without = (page_text(row, shown) for row in shown.engines)
     assert "prefill" in with_stages
     assert "400 ms" in with_stages
     assert "0123456789ab" in with_stages
+    assert "b1946ac9-2492" in with_stages
+    assert "pod " not in without
     assert "decode" not in with_stages, "it does not tell"
     assert "prefill" not in without
 

@@ -283,6 +283,8 @@ def test_the_filter_finds_gpus_by_engine_name_and_state() -> None:
     assert left("smollm2") == [0, 1, 2, 4, 6, 7]
     assert left("orphan") == []
     assert [row.process.tgid for row in arrange(frame, View(filter="orphan")).gpu_processes] == [7_310]
+    assert 9_001 not in {row.process.tgid for row in arrange(frame, View(filter="b1946ac9")).gpu_processes}, "it has no pod"
+    assert len(arrange(frame, View(filter="b1946ac9")).gpu_processes) == len(frame.gpu_processes) - 1
 
 
 # The small formats.
