@@ -6,7 +6,17 @@ from typing import Final
 
 from aie_agent.analysis.findings import EngineCause
 from aie_agent.analysis.hung import engine_hung
+from aie_agent.analysis.lock_contention import gil_contention, lock_contention
 from aie_agent.analysis.series_refused import series_refused
 from aie_agent.analysis.stopped import engine_stopped
 
-ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (engine_hung, engine_stopped, series_refused)
+ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (
+    engine_hung,
+    engine_stopped,
+    lock_contention,
+    gil_contention,
+    series_refused,
+)
+
+WITH_STACKS: Final = frozenset({"engine_hung", "lock_contention", "gil_contention"})
+"""Causes that Python stacks tell more of: they are taken when one begins."""

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from aie_agent.progress import Progress
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
-from aie_telemetry.api import Finding, Severity
+from aie_telemetry.api import Finding, Lock, Severity
 from aie_telemetry.catalogue import Kind
 
 
@@ -33,11 +33,31 @@ def _no_progress(engine: str) -> None:
     """Of engines without a page."""
 
 
+def _no_stacks(engine: str, cause: str) -> None:
+    """Where nobody takes any."""
+
+
+def _no_locks(engine: str) -> tuple[Lock, ...]:
+    """Where no probe sees any."""
+    return ()
+
+
+class Stacks(NamedTuple):
+    """What two dumps of an engine's Python stacks show, taken after something was found wrong with it: sentences for who hangs, for
+    who waits for locks, and for who holds the GIL; and why what could not be read could not."""
+
+    hang: tuple[str, ...] = ()
+    locks: tuple[str, ...] = ()
+    gil: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
     any other outcome in between; None while it answers, refuses, or has no page. `progress` is what its page says beyond
-    the metrics, None where it has no page."""
+    the metrics, None where it has no page. `stacks` are those taken since a cause was found, None until then; `locks` are those
+    that probes see its threads wait for, the worst first."""
 
     store: Store
     engines: Sequence[str]
@@ -46,6 +66,8 @@ class View:
     unanswered_since_s: Callable[[str], float | None]
     limits: Limits
     progress: Callable[[str], Progress | None] = _no_progress
+    stacks: Callable[[str, str], Stacks | None] = _no_stacks
+    locks: Callable[[str], Sequence[Lock]] = _no_locks
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

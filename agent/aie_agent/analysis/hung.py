@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.findings import ProcessState, View
+from aie_agent.analysis.findings import ProcessState, Stacks, View
 from aie_agent.progress import RUNNING, SIGNS, TOKENS, Progress, ReplicaState
 from aie_agent.series import HistogramSeries, Series
 from aie_agent.store import AnySeries
@@ -83,6 +83,7 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     if stalled is None and silent_s is not None:
         # What its page said last may be old, and still tells what it was at when it fell silent.
         stalled = _stalled(view, engine, now_s, silent_s)
+    stacks = view.stacks(engine, CAUSE) or Stacks()
     moments = [*halted_s, *([stalled.since_s] if stalled else []), *([silent_s] if silent_s is not None else [])]
     return Finding(
         cause=CAUSE,
@@ -90,9 +91,9 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
         severity="critical" if stalled is not None or stopped else "warning",
         since_s=min(moments),
         summary=_summary(engine, stalled, stopped),
-        evidence=tuple(_evidence(stalled, silent_s, processes, limit_s, now_s)),
+        evidence=(*_evidence(stalled, silent_s, processes, limit_s, now_s), *_of_stacks(stacks)),
         advice=advice(processes),
-        not_visible=(_NOT_SEEN[view.store.current("aie_gpu_utilization_ratio", now_s) is not None],),
+        not_visible=(_NOT_SEEN[view.store.current("aie_gpu_utilization_ratio", now_s) is not None], *stacks.problems),
     )
 
 
@@ -262,6 +263,11 @@ def _evidence(
         yield Evidence(text=f"its processes use {sum(cores):.2f} CPU cores", metric="aie_process_cpu_seconds_total")
 
 
+def _of_stacks(stacks: Stacks) -> Iterator[Evidence]:
+    """Who stands still, and who waits for whom."""
+    return (Evidence(text=text, metric="aie_process_threads") for text in stacks.hang + stacks.locks)
+
+
 class _State(NamedTuple):
     """A process state that explains a hang: what it means, and what to do."""
 
@@ -302,6 +308,7 @@ def advice(processes: Sequence[ProcessState]) -> str:
             return _STATES[process.state].advice(process.tgid)
     tgid = str(processes[0].tgid) if processes else "PID"
     return (
-        f"Dump its stacks twice, some seconds apart (`py-spy dump --pid {tgid}`, as root): frames that are the same both times are"
-        " where it hangs. Then restart it; the requests in it are lost. That its health page answers means nothing."
+        f"See where its threads stand (`aie-agent stacks --pid {tgid} --dumps 2 --interval 6`, as root; it does not stop them):"
+        " frames that are the same both times are where it hangs. Then restart it; the requests in it are lost. That its health"
+        " page answers means nothing."
     )

@@ -22,12 +22,12 @@ def increase(series: Series, start_s: float, now_s: float) -> tuple[float, float
     begin_s, last = max(first[0], start_s), first[1]
     gained = 0.0
     for _, value in points:
-        gained += _gain(last, value)
+        gained += gain(last, value)
         last = value
     return (gained, now_s - begin_s) if now_s > begin_s else None
 
 
-def _gain(before: float, value: float) -> float:
+def gain(before: float, value: float) -> float:
     """From one point of a counter to the next. Nothing into or out of a break, which is NaN and unequal to itself."""
     if before != before or value != value:
         return 0.0
@@ -119,7 +119,7 @@ def rate_history(all_series: Iterable[Series], now_s: float, points: int, step_s
     for series in all_series:
         known = list(series.ring.since(start_s))
         for (begin_s, before), (end_s, value) in pairwise(known):
-            gained = _gain(before, value)
+            gained = gain(before, value)
             # The newest point is up to a period old: its rate holds until the next one is due.
             until_s = end_s + 1.5 * step_s if end_s == series.last_time_s else end_s
             if end_s == begin_s:  # a break

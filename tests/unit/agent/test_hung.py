@@ -71,7 +71,7 @@ def test_requests_run_and_nothing_moves() -> None:
     assert tokens.metric == "aie_engine_generation_tokens_total"
     assert "3 requests ran" in running.text
     assert "0.00 CPU cores" in cores.text
-    assert "py-spy dump --pid 10" in finding.advice
+    assert "aie-agent stacks --pid 10" in finding.advice
     assert finding.not_visible
     assert {evidence.metric for evidence in finding.evidence} <= CATALOGUE.keys()
 

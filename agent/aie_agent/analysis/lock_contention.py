@@ -1,0 +1,151 @@
+"""When an engine's threads wait for each other: at a lock of its own or its libraries' (`lock_contention`), or at Python's
+interpreter lock (`gil_contention`).
+
+The rule: so many threads, on average over the last seconds, waited for a lock; and so did half as many in most of these seconds
+taken one by one, so that a burst that is over within two seconds is none, however many threads were in it. A finding ends when
+fewer than half as many wait. Nothing is estimated: waiting time as the kernel saw it is added up.
+
+What it takes for a lock comes from the probes: a futex whose wakers have waited for it themselves. Workers that wait for work
+at a queue or a condition are of kind "idle", however many, and never count. One thread alone never waits for the GIL.
+
+When it is wrong: where two threads hand each other work through one bounded queue, each waiting for the other, its lock looks
+like one that is fought for; and threads may wait for a lock while nobody waits for them (a logger's). Then it is true that they
+wait, and of no matter. There is no other false alarm, in no length of time: an engine whose threads wait for locks less than the
+threshold is never reported; one that does so in its normal work is reported for as long as it does. What cannot be seen is a
+lock that spins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.findings import Stacks, View
+from aie_agent.analysis.window import gain, rate
+from aie_agent.series import Series
+from aie_telemetry.api import Evidence, Finding, Lock
+
+WAIT_SECONDS: Final = "aie_process_wait_seconds_total"
+LOCK_WAITS: Final = "aie_process_lock_waits_total"
+
+_LOCKS_SHOWN: Final = 3
+
+
+class _Rule(NamedTuple):
+    """One cause: which reason of waiting, how many threads on average over how long, in words, and what to do."""
+
+    cause: str
+    reason: str
+    threads: float
+    window_s: float
+    summary: str
+    advice: str
+
+
+_LOCK: Final = _Rule(
+    cause="lock_contention",
+    reason="lock",
+    threads=0.5,
+    window_s=5.0,
+    summary="engine {engine}: {mean:.1f} of its threads wait for a lock that another holds",
+    advice="See who holds it (`aie-agent stacks --engine {engine}`, as root): hold it for less, or give each thread its own.",
+)
+_GIL: Final = _Rule(
+    cause="gil_contention",
+    reason="gil",
+    threads=1.0,
+    window_s=10.0,
+    summary="engine {engine}: {mean:.1f} of its threads wait for Python's interpreter lock",
+    advice=(
+        "See which threads run Python code (`aie-agent stacks --engine {engine}`, as root), and move what is not the model loop"
+        " (tokenising, JSON, logging) into another process."
+    ),
+)
+
+
+class Episode(NamedTuple):
+    """Threads that wait: since when, and how many at present, on average over the window."""
+
+    since_s: float
+    mean: float
+
+
+def lock_contention(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `lock_contention` at `now_s`, or None."""
+    return _finding(_LOCK, view, engine, now_s)
+
+
+def gil_contention(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `gil_contention` at `now_s`, or None."""
+    return _finding(_GIL, view, engine, now_s)
+
+
+def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | None:
+    if view.state(engine) == "down":
+        return None
+    current = [each for each in view.store.scalars(WAIT_SECONDS, engine=engine, reason=rule.reason) if each.valid_until_s >= now_s]
+    found = episode(current[0], rule.threads, rule.threads / 2, rule.window_s) if current else None
+    if found is None:
+        return None
+    stacks = view.stacks(engine, rule.cause) or Stacks()
+    return Finding(
+        cause=rule.cause,
+        subject=engine,
+        severity="warning",
+        since_s=found.since_s,
+        summary=rule.summary.format(engine=engine, mean=found.mean),
+        evidence=tuple(_evidence(rule, found, view, engine, now_s, stacks)),
+        advice=rule.advice.format(engine=engine),
+        not_visible=stacks.problems,
+    )
+
+
+def episode(series: Series, begins: float, ends: float, window_s: float) -> Episode | None:
+    """Whether a counter of seconds says that at least `begins` threads waited, and since then at no time fewer than `ends`; each an
+    average over `window_s`. Looks as far back as the series goes; before its first `window_s` nothing is said."""
+    points = list(series.ring.since(0.0))
+    times = [time_s for time_s, _ in points]
+    steps = [gain(before, after) for (_, before), (_, after) in pairwise(points)]
+    waited = list(accumulate(steps, initial=0.0))
+    since_s, mean, first = None, 0.0, 0
+    for now, time_s in enumerate(times):
+        while first + 1 < now and times[first + 1] <= time_s - window_s:
+            first += 1
+        if times[first] > time_s - window_s:
+            continue
+        mean = (waited[now] - waited[first]) / (time_s - times[first])
+        if since_s is None and mean >= begins and _is_no_burst(times[first : now + 1], steps[first:now], ends):
+            since_s = time_s
+        elif since_s is not None and mean < ends:
+            since_s = None
+    return None if since_s is None else Episode(since_s, mean)
+
+
+def _is_no_burst(times: Sequence[float], steps: Sequence[float], least: float) -> bool:
+    """Whether in most of the steps, taken one by one, threads waited."""
+    rates = [step / (after - before) for step, (before, after) in zip(steps, pairwise(times), strict=True) if after > before]
+    return bool(rates) and median(rates) >= least
+
+
+def _evidence(rule: _Rule, found: Episode, view: View, engine: str, now_s: float, stacks: Stacks) -> Iterator[Evidence]:
+    what = "Python's interpreter lock" if rule.reason == "gil" else "locks"
+    text = f"its threads waited for {what} {found.mean:.2f} s a second in total over the last {rule.window_s:g} s"
+    yield Evidence(text=f"{text} (limit {rule.threads:g})", metric=WAIT_SECONDS)
+    waits = rate(view.store.scalars(LOCK_WAITS, engine=engine, kind=rule.reason), now_s - rule.window_s, now_s)
+    if waits is not None:
+        yield Evidence(text=f"{waits:.0f} such waits a second", metric=LOCK_WAITS)
+    locks = [lock for lock in view.locks(engine) if lock.kind == rule.reason]
+    for lock in locks[:_LOCKS_SHOWN]:
+        yield Evidence(text=_lock(lock), metric=LOCK_WAITS)
+    for sentence in stacks.gil if rule.reason == "gil" else stacks.locks:
+        yield Evidence(text=sentence, metric=WAIT_SECONDS)
+
+
+def _lock(lock: Lock) -> str:
+    name = "the interpreter lock" if lock.kind == "gil" else f"lock {lock.address}" + (f", {lock.line}" if lock.line else "")
+    return (
+        f"{name} of process {lock.tgid}: {lock.waiting_threads:.2f} threads waited on average, {lock.waits_per_second:.0f} waits a"
+        f" second, the longest {lock.longest_seconds:.3f} s, {lock.waiters} threads wait now"
+    )
