@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aie_ebpf.elf_file import ElfError, Segment
+from aie_ebpf.hostile import printable
 
 PROC: Final = Path("/proc")
 ANONYMOUS: Final = "[anonymous]"
@@ -27,8 +28,6 @@ _EXECUTABLE: Final = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]*(.*)$", re.MULTILINE
 )
 _DELETED: Final = " (deleted)"
-_LONGEST_NAME: Final = 64
-_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class MappedFile(NamedTuple):
@@ -45,8 +44,8 @@ class MappedFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file's name without folders, for people: printable ASCII and short, whatever the file is called."""
-        return _printable(os.path.basename(self.path.removesuffix(_DELETED)))
+        """The file's name without folders, for people: printable and not long, whatever the file is called."""
+        return printable(os.path.basename(self.path.removesuffix(_DELETED)))
 
     @property
     def is_deleted(self) -> bool:
@@ -138,7 +137,7 @@ def _ranges(tgid: int, maps: bytes) -> list[_Range]:
         if int(inode):
             device = os.makedev(int(major, 16), int(minor, 16))
             file = MappedFile(tgid, shown, device, int(inode), int(start, 16), int(end, 16), int(offset, 16))
-        label = file.name if file is not None else _printable(shown) or ANONYMOUS
+        label = file.name if file is not None else printable(shown) or ANONYMOUS
         found.append(_Range(int(start, 16), int(end, 16), file, label))
     return found
 
@@ -149,7 +148,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:  # absent, or not for us: it is no way to the file
         return None
     return status.st_dev, status.st_ino
-
-
-def _printable(name: str) -> str:
-    return _UNPRINTABLE.sub("?", name)[:_LONGEST_NAME]

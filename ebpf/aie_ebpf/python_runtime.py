@@ -35,7 +35,7 @@ def gil_range(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tu
     """The addresses of `_PyRuntime` in a process: the first, and the one behind the last. None where it is no CPython, where the
     symbol is hidden, or when the process is gone."""
     cache = cache or ElfCache()
-    for file in _candidates(tgid, proc):
+    for file in interpreter_files(tgid, proc):
         path = access_path(file, proc)
         if path is None:
             continue
@@ -50,8 +50,8 @@ def gil_range(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tu
     return None
 
 
-def _candidates(tgid: int, proc: Path) -> list[MappedFile]:
-    """The executable, whose definition goes before a library's, and libpython."""
+def interpreter_files(tgid: int, proc: Path = PROC) -> list[MappedFile]:
+    """The files of a process that may hold an interpreter: the executable, whose symbols go before a library's, and libpython."""
     files = mapped_files(tgid, proc)
     executable = _executable(tgid, proc)
     return [file for file in files if file.path == executable] + [file for file in files if _LIBRARY.match(file.name)]

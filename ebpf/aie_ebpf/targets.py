@@ -20,12 +20,14 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 class AttachPoint(NamedTuple):
-    """A row and the function that it is attached to: at an offset of the file that `access_path` opens."""
+    """A row and the function that it is attached to: at an offset of the file that `path` opens. `semaphore_offset` is where in the
+    file the counter of a USDT probe lies; 0 where there is none."""
 
     row: Uprobe
     symbol: str
-    access_path: Path
+    path: Path
     offset: int
+    semaphore_offset: int = 0
 
 
 class Unseen(NamedTuple):
@@ -148,7 +150,7 @@ def _reasons(row: Uprobe, holders: Sequence[_Holder], obstacles: Sequence[str], 
 
 
 def _newest(rows: Iterable[Uprobe], holders: Sequence[_Holder]) -> tuple[int, ...] | None:
-    """The CUDA version that the newest function brought which is there: the library is at least of that one. None: nothing is there."""
+    """The newest CUDA version of which a function is there: the library is at least of that one. None: no function is."""
     there = (row for row in rows if any(name in holder.functions.offsets for holder in holders for name in row.symbols))
     return max((_version(row.since) for row in there), default=None)
 
