@@ -22,6 +22,13 @@ DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 KERNEL_SOURCE: Final = Path("/usr/local/lib/aie/kernel-source")
 
 
+# Calling conventions that the programs know: where arguments and return addresses are.
+_ARCHITECTURES: Final = ("x86_64", "aarch64")
+
+# The inode of the first pid namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+_HOST_PID_NAMESPACE: Final = "pid:[4026531836]"
+
+
 class Prerequisite(NamedTuple):
     """One thing that eBPF needs: whether it is there, what was found, and what to do when it is not."""
 
@@ -43,12 +50,6 @@ def _privilege(root: Path) -> Prerequisite:
     met = _CAP_SYS_ADMIN in holds or {_CAP_BPF, _CAP_PERFMON, _CAP_SYS_PTRACE} <= holds
     found = "held" if met else f"not held by user {os.geteuid()}"
     return Prerequisite("privilege", met, found, "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE")
-
-
-def _btf(root: Path) -> Prerequisite:
-    path = root / "sys/kernel/btf/vmlinux"
-    found = "present" if path.exists() else "/sys/kernel/btf/vmlinux is missing"
-    return Prerequisite("kernel types (BTF)", path.exists(), found, "use a kernel built with CONFIG_DEBUG_INFO_BTF")
 
 
 def _tracefs(root: Path) -> Prerequisite:
@@ -79,4 +80,43 @@ def _headers(root: Path) -> Prerequisite:
     return Prerequisite("kernel headers", present is not None, found, remedy)
 
 
-_ROWS: Final[tuple[Callable[[Path], Prerequisite], ...]] = (_privilege, _btf, _tracefs, _bcc, _headers)
+def _architecture(root: Path) -> Prerequisite:
+    machine = os.uname().machine
+    return Prerequisite("architecture", machine in _ARCHITECTURES, machine, f"use a host of {' or '.join(_ARCHITECTURES)}")
+
+
+def _lockdown(root: Path) -> Prerequisite:
+    """The file reads "none [integrity] confidentiality": the mode in brackets holds. Only the last one forbids what we need: reading
+    memory, perf events and tracefs."""
+    try:
+        modes = (root / "sys/kernel/security/lockdown").read_text()
+    except OSError:
+        modes = ""  # a kernel without lockdown, or securityfs is not mounted: what BPF refuses then says the child
+    mode = modes.partition("[")[2].partition("]")[0] or "none"
+    return Prerequisite(
+        "kernel lockdown",
+        mode != "confidentiality",
+        mode,
+        "boot without lockdown=confidentiality (integrity is enough for Secure Boot)",
+    )
+
+
+def _pid_namespace(root: Path) -> Prerequisite:
+    """Programs see processes by the pids of the host."""
+    try:
+        met = os.readlink(root / "proc/self/ns/pid") == _HOST_PID_NAMESPACE
+    except OSError:
+        met = True  # a kernel without pid namespaces has but one
+    found = "the host's" if met else "one of the agent's own"
+    return Prerequisite("pid namespace", met, found, "set hostPID: true in the pod, or docker run --pid=host")
+
+
+_ROWS: Final[tuple[Callable[[Path], Prerequisite], ...]] = (
+    _architecture,
+    _privilege,
+    _lockdown,
+    _pid_namespace,
+    _tracefs,
+    _bcc,
+    _headers,
+)
