@@ -166,7 +166,7 @@ def _tracepoint(module: Module) -> float:
 
 
 def place_of(function: Any) -> Place:
-    """Where a function that ctypes has loaded lies in its file: by what this process maps, so that no symbol table is needed, and of
+    """Where a function that ctypes has loaded lies in its file, by what this process maps: no symbol table is needed, and of
     a name with several versions it is the one that is called. Raises BpfError."""
     address = _address(function)
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,0 +1,188 @@
+"""What probes take from an engine, and which of them must go. Pure: hits, periods and times come from the caller.
+
+The budget is a share of one CPU for each engine, as an average over 60 s. Two rules hold it:
+
+* slow: the sets that are attached took more than the budget over the last 60 s; or all that was ever attached did, and those that
+  still are go on above the budget (the last 5 s). The second half keeps a second flood from spending the budget again while the
+  first one is remembered, and spares a set that is itself within the budget.
+* fast: within the last second the attached sets took more than ten seconds' worth of the budget.
+
+What they leave to a flood of r CPUs (at most the threads that take part), with budget b, p seconds between two `add`, and d seconds
+to detach (0.1 a probe, in which the flood goes on):
+
+* When it begins at once: at most 10 b + r (p + d) seconds before it is gone.
+* When 60 b seconds, the whole budget, are spent already: r (p + d) more. So the average is at most b + r (p + d) / 60.
+* With several sets 2 b takes the place of b: when one is detached and another goes on just below the budget.
+
+For b = 1 %, r = 1, d = 0.2 and p = 1, a flood out of the blue costs (0.1 + 1.2) / 60 = 2.2 % over the minute. So the caller
+looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 0.8 %, within the budget.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from aie_ebpf.calibrate import TRACEPOINT, UPROBE, UPROBE_EMULATED, URETPROBE
+
+WINDOW_S: Final = 60.0
+LEAST_KNOWN_S: Final = 5.0
+RECENT_S: Final = 5.0
+FAST_S: Final = 1.0
+FAST_FACTOR: Final = 10.0
+LOOK_S: Final = 0.2
+"""How often to call `add` and `over` while uprobes are attached."""
+
+FIRST_HOLD_S: Final = 600.0
+LONGEST_HOLD_S: Final = 4 * 3600.0
+
+
+class Held(NamedTuple):
+    """A set that was detached from an engine for its cost: why, a sentence; until when it stays so, on the caller's clock."""
+
+    reason: str
+    until_s: float
+    hold_s: float
+
+
+def mix_of(kinds: Iterable[str]) -> dict[str, float]:
+    """Shares of hits by kind, for a set whose probes are of these kinds and are hit equally often (an entry and its return)."""
+    all_kinds = list(kinds)
+    return {kind: all_kinds.count(kind) / len(all_kinds) for kind in dict.fromkeys(all_kinds)}
+
+
+class Ledger:
+    """What each set took from each engine over the last minute.
+
+    Formula: seconds = hits x sum over kinds of (share of hits x calibrated nanoseconds).
+    False alarms: none by chance. Hits are counted, not sampled: a set goes when they were beyond the budget at the calibrated cost,
+    and the judgement is as wrong as the calibration is.
+    """
+
+    def __init__(self, budget_ratio: float, cost_ns: Mapping[str, float]) -> None:
+        """`budget_ratio` is a share of one CPU; `cost_ns` is by kind, from `calibrate.measure`. Raises ValueError when a budget is
+        not positive or a kind has no cost."""
+        if budget_ratio <= 0:
+            raise ValueError(f"a budget of {budget_ratio} is none: leave the probes out instead")
+        self.budget_ratio = budget_ratio
+        self._cost_ns = _complete(cost_ns)
+        self._engines: dict[str, _Engine] = {}
+        self._held: dict[tuple[str, str], Held] = {}
+
+    def add(self, engine: str, set_name: str, hits: int, mix: Mapping[str, float], period_s: float, now_s: float) -> float:
+        """Notes hits of the last `period_s`; returns the seconds that they took. To be called for every period, with 0 hits too:
+        silence is part of the average. Hits of a set that is being detached still count. Raises KeyError for an unknown kind."""
+        each_ns = sum(share * self._cost_ns[kind] for kind, share in mix.items())
+        spent_ns = round(hits * each_ns)
+        self._engines.setdefault(engine, _Engine(now_s - period_s)).add(set_name, spent_ns, period_s, now_s)
+        return spent_ns * 1e-9
+
+    def ratio(self, engine: str, set_name: str | None = None) -> float:
+        """Average share of one CPU over the last 60 s, or over the time known when that is shorter (but at least 5 s), of a set or
+        of all. Raises KeyError when nothing was ever added."""
+        known = self._engines[engine]
+        names = known.sets if set_name is None else (set_name,)
+        return known.average(names)
+
+    def over(self, engine: str) -> str | None:
+        """The set to detach now: the greediest of an engine that is beyond its budget. None: nothing is to be done. After `detach`
+        ask again."""
+        known = self._engines.get(engine)
+        if known is None:
+            return None
+        attached = [name for name in known.sets if self.held(engine, name, known.now_s) is None]
+        budget = self.budget_ratio
+        if known.spent_s(attached, FAST_S) > FAST_FACTOR * budget * FAST_S:
+            return max(attached, key=lambda name: known.spent_s((name,), FAST_S))
+        goes_on = known.spent_s(attached, RECENT_S) > budget * RECENT_S
+        if known.average(attached) > budget or (goes_on and known.average(known.sets) > budget):
+            return max(attached, key=lambda name: known.spent_s((name,), WINDOW_S))
+        return None
+
+    def detach(self, engine: str, set_name: str) -> Held:
+        """Notes that the caller detaches this set now, and says why and for how long: 10 minutes, twice as long each time it comes
+        back too greedy, 4 hours at most. Raises KeyError when nothing was ever added."""
+        known = self._engines[engine]
+        before = self._held.get((engine, set_name))
+        # One that behaved for as long as it was kept away starts anew.
+        relapsed = before is not None and known.now_s - before.until_s < before.hold_s
+        hold_s = min(LONGEST_HOLD_S, before.hold_s * 2) if before is not None and relapsed else FIRST_HOLD_S
+        reason = f"detached: took {self._in_words(known, set_name)}; tried again after {hold_s / 60:.0f} minutes"
+        held = Held(reason, known.now_s + hold_s, hold_s)
+        self._held[engine, set_name] = held
+        return held
+
+    def held(self, engine: str, set_name: str, now_s: float) -> Held | None:
+        """Why a set may not be attached to an engine now; None: it may."""
+        held = self._held.get((engine, set_name))
+        return held if held is not None and now_s < held.until_s else None
+
+    def forget(self, engine: str, now_s: float) -> None:
+        """The engine is gone. What was detached from it stays so, for an engine of the same name, as long as it would have."""
+        self._engines.pop(engine, None)
+        self._held = {key: held for key, held in self._held.items() if now_s < held.until_s + held.hold_s}
+
+    def _in_words(self, known: _Engine, set_name: str) -> str:
+        budget = f"budget {self.budget_ratio * 100:.3g} %"
+        fast_s = known.spent_s((set_name,), FAST_S)
+        if fast_s > FAST_FACTOR * self.budget_ratio * FAST_S:
+            return f"{fast_s:.2g} s of CPU within a second, {budget}"
+        return f"{known.average((set_name,)) * 100:.2g} % of a CPU over {known.known_s:.0f} s, {budget}"
+
+
+class _Window:
+    """What was spent in the last `horizon_s`: whole nanoseconds, so that the running sum stays exact."""
+
+    def __init__(self, horizon_s: float) -> None:
+        self._horizon_s = horizon_s
+        self._entries: deque[tuple[float, int]] = deque()
+        self._total_ns = 0
+
+    def add(self, spent_ns: int, period_s: float, now_s: float) -> None:
+        """Of a period longer than the horizon, the part within it: hits are taken to be spread evenly."""
+        if spent_ns:
+            within_ns = round(spent_ns * min(1.0, self._horizon_s / period_s)) if period_s > 0 else spent_ns
+            self._entries.append((now_s, within_ns))
+            self._total_ns += within_ns
+
+    def total_s(self, now_s: float) -> float:
+        """What has not aged out. A period that did so in part counts whole."""
+        while self._entries and self._entries[0][0] <= now_s - self._horizon_s:
+            self._total_ns -= self._entries.popleft()[1]
+        return self._total_ns * 1e-9
+
+
+class _Engine:
+    def __init__(self, since_s: float) -> None:
+        self._since_s = since_s
+        self.now_s = since_s
+        self.sets: dict[str, dict[float, _Window]] = {}
+
+    def add(self, set_name: str, spent_ns: int, period_s: float, now_s: float) -> None:
+        self.now_s = max(self.now_s, now_s)
+        windows = self.sets.get(set_name)
+        if windows is None:
+            windows = self.sets[set_name] = {horizon_s: _Window(horizon_s) for horizon_s in {WINDOW_S, RECENT_S, FAST_S}}
+        for window in windows.values():
+            window.add(spent_ns, period_s, now_s)
+
+    @property
+    def known_s(self) -> float:
+        """What an average is taken over."""
+        return min(WINDOW_S, max(LEAST_KNOWN_S, self.now_s - self._since_s))
+
+    def average(self, names: Iterable[str]) -> float:
+        return self.spent_s(names, WINDOW_S) / self.known_s
+
+    def spent_s(self, names: Iterable[str], horizon_s: float) -> float:
+        return sum(self.sets[name][horizon_s].total_s(self.now_s) for name in names)
+
+
+def _complete(cost_ns: Mapping[str, float]) -> dict[str, float]:
+    """With both kinds of entries: where the host showed one of them only, the other is taken to cost the same."""
+    entries = [cost_ns[kind] for kind in (UPROBE, UPROBE_EMULATED) if kind in cost_ns]
+    missing = [kind for kind in (URETPROBE, TRACEPOINT) if kind not in cost_ns]
+    if missing or not entries:
+        raise ValueError(f"no cost is known for {', '.join(missing or [UPROBE])}")
+    return {UPROBE: entries[0], UPROBE_EMULATED: entries[-1]} | dict(cost_ns)
