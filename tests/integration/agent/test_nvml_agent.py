@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aie_agent import simulate
 from aie_agent.sources.nvml import build, presence
 from aie_telemetry.catalogue import CATALOGUE
-
-AGENT = Path(sys.executable).parent / "aie-agent"
-DEADLINE_S = 60.0
-
-
-class Running:
-    """An agent that listens."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process = process
-        self.url = url
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    def snapshot(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.get("/api/v1/snapshot"))
-        return found
-
-    def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline_s:
-            with contextlib.suppress(OSError):
-                found = self.snapshot()
-                if is_so(found):
-                    return found
-            time.sleep(0.1)
-        raise AssertionError("waited in vain")
-
-
-@contextlib.contextmanager
-def agent(tmp_path: Path, *arguments: str, environment: dict[str, str] | None = None, config: str = "") -> Iterator[Running]:
-    file = tmp_path / "agent.toml"
-    file.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "off"\nudp = "off"\n[discovery]\nenabled = false\n{config}')
-    command = [AGENT, "run", "--config", file, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
-    try:
-        assert process.stdout is not None
-        yield Running(process, process.stdout.readline().rpartition(" ")[2].strip())
-    finally:
-        process.terminate()
-        process.wait(30)
+from tests.integration.agent.nvml_agent import AGENT, agent
 
 
 def source(snapshot: dict[str, Any]) -> dict[str, Any] | None:
@@ -220,7 +172,7 @@ def test_where_gpus_are_expected_their_absence_is_a_reason(tmp_path: Path) -> No
 )
 def test_simulated_gpus_that_cannot_be_are_one_line(tmp_path: Path, argument: str, words: str) -> None:
     done = subprocess.run(
-        [AGENT, "run", "--listen", "127.0.0.1:0", "--simulate-gpus", argument],
+        [AGENT, "run", "--no-bpf", "--listen", "127.0.0.1:0", "--simulate-gpus", argument],
         capture_output=True,
         text=True,
         timeout=60,

@@ -77,7 +77,7 @@ class NvmlSource:
         self._took_s: dict[int, float] = {}
         self._next_try_s = 0.0
         self._next_revival_s = 0.0
-        self._revivals = 0
+        self._in_vain = 0
         self._next_apart_s = 0.0
         self._must_reopen = False
         self._released_until_s: float | None = None
@@ -178,7 +178,7 @@ class NvmlSource:
             raise self._closed(now_s, _HANGS, _HUNG)
         if not self._session.is_open:
             raise self._closed(now_s, self._session.error or "NVML is closed")
-        self._cycle = 0
+        self._cycle = self._in_vain = 0
         self._took_s.clear()
         self._watched.clear()
         self._on_gpus.clear()
@@ -221,13 +221,13 @@ class NvmlSource:
 
     def _revive(self) -> None:
         """Asks GPUs that are gone again, now and then."""
-        gpus = self._session.gpus
-        gone = [gpu for gpu in gpus if gpu.device is not None and gpu.device.gone is not None]
-        if not gone or time.monotonic() < self._next_revival_s or self._lanes.away():
+        gone = [gpu for gpu in self._session.gpus if gpu.device is not None and gpu.device.gone is not None]
+        nobody_answers = bool(self.entries) and all(entry.reason is not None for entry in self.entries)
+        if not (gone or nobody_answers) or time.monotonic() < self._next_revival_s or self._lanes.away():
             return
         self._next_revival_s = time.monotonic() + self._config.retry
-        self._revivals += 1
-        self._must_reopen |= len(gone) == len(gpus) and self._revivals % _REOPEN_EVERY == 0
+        self._in_vain = self._in_vain + 1 if nobody_answers else 0
+        self._must_reopen |= self._in_vain >= _REOPEN_EVERY
         for gpu in gone:
             gpu.revive()
 

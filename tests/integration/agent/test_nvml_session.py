@@ -1,0 +1,219 @@
+"""When the session of NVML is opened, closed and left alone: GPUs that are lost, calls that hang, a driver that is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from aie_agent.simulate import Controller
+from aie_agent.sources.base import SourceError
+from aie_agent.sources.nvml.source import NvmlSource
+from tests.integration.agent import nvml_host as host
+
+GPUS = 4
+RETRIES_OF_HOURS = 480
+"""At `retry` 0 every look is a retry: so many are four hours of them at the default of 30 s."""
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[Controller]:
+    with host.simulated(tmp_path / "gpus", GPUS, "H100") as controller:
+        host.quiet(controller, GPUS)
+        yield controller
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What /proc/driver/nvidia/gpus is on this host: one folder a GPU, by its bus id."""
+    path = tmp_path / "proc"
+    for gpu in range(GPUS):
+        (path / bus(gpu)).mkdir(parents=True)
+    monkeypatch.setattr("aie_agent.sources.nvml.session._GPU_FOLDERS", path)
+    return path
+
+
+def bus(gpu: int) -> str:
+    return f"0000:{0x19 + 0x10 * gpu:02x}:00.0"
+
+
+def opened(gpus: Controller) -> int:
+    return gpus.calls("nvmlInitWithFlags")
+
+
+async def closed(at: NvmlSource) -> host.Numbers:
+    """What is delivered although there is no session."""
+    with pytest.raises(SourceError) as raised:
+        await at.collect(time.time())
+    assert raised.value.batch is not None
+    return host.numbers(raised.value.batch)
+
+
+async def test_one_lost_gpu_interrupts_nobody_for_hours(gpus: Controller, folders: Path) -> None:
+    at = host.source()
+    await host.look(at)
+    gpus.lose(1)
+    await host.until(at, lambda found: host.up(found)["1"] == "lost")
+    for _ in range(RETRIES_OF_HOURS):
+        found = await host.look(at)
+        assert host.up(found) == {"0": "", "1": "lost", "2": "", "3": ""}
+        assert {("aie_gpu_power_watts", gpu) for gpu in "023"} < found.keys()
+    assert opened(gpus) == 1
+    # The driver lets go of it: one new session, and one only.
+    gpus.remove(1)
+    (folders / bus(1)).rmdir()
+    await host.until(at, lambda _: opened(gpus) == 2)
+    for _ in range(50):
+        found = await host.look(at)
+    # Those after it move up.
+    assert sorted(host.up(found).values()) == ["", "", "", "lost"]
+    assert opened(gpus) == 2
+    # And has it again.
+    gpus.remove(1, removed=False)
+    gpus.lose(1, lost=False)
+    (folders / bus(1)).mkdir()
+    found = await host.until(at, lambda found: set(host.up(found).values()) == {""})
+    for _ in range(50):
+        found = await host.look(at)
+    assert host.up(found) == {"0": "", "1": "", "2": "", "3": ""}
+    assert opened(gpus) == 3
+    await at.close()
+
+
+async def test_where_no_gpu_is_left_a_new_session_is_tried(gpus: Controller, folders: Path) -> None:
+    at = host.source()
+    await host.look(at)
+    for gpu in range(GPUS):
+        gpus.lose(gpu)
+    await host.until(at, lambda _: opened(gpus) > 1)
+    assert host.up(await host.look(at)) == dict.fromkeys("0123", "lost")
+    await at.close()
+
+
+async def test_while_nvml_is_given_back_every_gpu_is_there_and_none_is_up(gpus: Controller, folders: Path) -> None:
+    at = host.source(host.section(retry=60.0))
+    gpus.lose(3)
+    before = await host.look(at)
+    at.release()
+    found = await closed(at)
+    assert host.up(found) == {"0": "released", "1": "released", "2": "released", "3": "lost"}
+    assert found["aie_gpu_present",] == 0
+    assert found["aie_gpu_expected",] == GPUS
+    assert {key for key in found if key[0] == "aie_gpu_info"} == {key for key in before if key[0] == "aie_gpu_info"}
+    assert not any(key[0] == "aie_gpu_power_watts" for key in found)
+    await at.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH],
+)
+async def test_a_driver_that_goes_away_takes_no_gpu_off_the_page(gpus: Controller, folders: Path, code: int) -> None:
+    at = host.source()
+    await host.look(at)
+    gpus.fail_init(code)
+    gpus.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_UNINITIALIZED)
+    await host.look(at)
+    found = await closed(at)
+    assert host.up(found) == dict.fromkeys("0123", "closed")
+    assert found["aie_gpu_present",] == 0
+    gpus.fail_init(0)
+    gpus.fail("nvmlDeviceGetUtilizationRates", 0)
+    found = await host.look(at)
+    assert host.up(found) == dict.fromkeys("0123", "")
+    assert found["aie_gpu_present",] == GPUS
+    await at.close()
+
+
+async def test_a_host_where_gpus_are_expected_and_none_was_seen_says_so(gpus: Controller, folders: Path) -> None:
+    gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    at = host.source(host.section(expected=8))
+    found = await closed(at)
+    assert host.up(found) == {}
+    assert (found["aie_gpu_expected",], found["aie_gpu_present",]) == (8, 0)
+    await at.close()
+
+
+async def test_nvml_is_not_shut_down_under_the_thread_that_waits_for_events(
+    gpus: Controller, folders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = host.source(xids=True)
+    await host.until(at, lambda found: found["aie_gpu_xid_source_up", "nvml_events"] == 1)
+    waits = gpus.calls("nvmlEventSetWait_v2")
+    gpus.delay("nvmlEventSetWait_v2", 600.0)
+    try:
+        await host.until(at, lambda _: gpus.calls("nvmlEventSetWait_v2") > waits)
+        at.release()
+        found = await closed(at)
+        assert host.up(found) == dict.fromkeys("0123", "hung")
+        assert gpus.calls("nvmlShutdown") == 0
+        at.release()
+        found = await host.look(at)
+        assert host.up(found) == dict.fromkeys("0123", ""), "the GPUs themselves are read on"
+        await at.close()
+        assert gpus.calls("nvmlShutdown") == 0
+        assert "NVML is left open" in caplog.text
+    finally:
+        gpus.delay("nvmlEventSetWait_v2", 0.0)
+
+
+async def test_nvml_is_not_shut_down_under_a_gpu_that_hangs(
+    gpus: Controller, folders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = host.source()
+    await host.look(at)
+    gpus.delay("nvmlDeviceGetPowerUsage", 600.0, gpu=1)
+    try:
+        await host.until(at, lambda found: host.up(found)["1"] == "hung")
+        at.release()
+        assert "cannot be given back" in await host.reason(at)
+        (folders / bus(2)).rmdir()  # a reason for a new session, which has to wait
+        at.release()
+        found = await host.look(at)
+        assert host.up(found) == {"0": "", "1": "hung", "2": "", "3": ""}
+        assert gpus.calls("nvmlShutdown") == 0
+        assert opened(gpus) == 1
+    finally:
+        gpus.delay("nvmlDeviceGetPowerUsage", 0.0, gpu=1)
+    await host.until(at, lambda _: opened(gpus) == 2)
+    await at.close()
+    assert gpus.calls("nvmlShutdown") == 2
+    assert not caplog.text
+
+
+def xids_at_zero(found: host.Numbers, gpu: str) -> set[str]:
+    return {key[2] for key, value in found.items() if key[:2] == ("aie_gpu_xid_errors_total", gpu) and value == 0}
+
+
+async def test_a_gpu_that_was_lost_before_the_agent_came_has_its_xids_at_zero(gpus: Controller, folders: Path) -> None:
+    """Its bus id is known from the driver, though NVML does not reach it: an increase needs a series that begins at 0."""
+    gpus.lose(2)
+    at = host.source(xids=True)
+    found = await host.look(at)
+    assert xids_at_zero(found, "2") == xids_at_zero(found, "0") > {"79", "48"}
+    await at.close()
+
+
+async def test_of_two_that_were_lost_before_the_agent_came_nobody_knows_which_is_which(gpus: Controller, folders: Path) -> None:
+    gpus.lose(1)
+    gpus.lose(2)
+    at = host.source(xids=True)
+    found = await host.look(at)
+    assert not xids_at_zero(found, "1")
+    assert xids_at_zero(found, "0000:29:00") == xids_at_zero(found, "0000:39:00") == xids_at_zero(found, "0")
+    gpus.lose(2, lost=False)
+    found = await host.until(at, lambda found: host.up(found)["2"] == "")
+    assert xids_at_zero(found, "2") == xids_at_zero(found, "1") == xids_at_zero(found, "0")
+    assert not xids_at_zero(found, "0000:39:00")
+    await at.close()
+
+
+async def test_without_a_session_the_driver_still_tells_whose_xids_there_can_be(gpus: Controller, folders: Path) -> None:
+    gpus.fail_init(pynvml.NVML_ERROR_UNKNOWN)
+    at = host.source(xids=True)
+    found = await closed(at)
+    assert {key[1] for key in found if key[0] == "aie_gpu_xid_errors_total"} == {bus(gpu)[:-2] for gpu in range(GPUS)}
+    await at.close()
