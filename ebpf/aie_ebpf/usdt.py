@@ -1,7 +1,7 @@
 """USDT probes that a process's interpreter has compiled in, as points to attach to.
 
-Each is a nop, and most have a counter in the file's data that the program tests before it prepares the arguments. The kernel raises the
-counter while we are attached (the semaphore's offset goes with the uprobe) and lowers it when we go, however we go.
+Each is a nop, and most have a counter in the file's data that the program tests before it prepares the arguments. The kernel raises
+the counter while we are attached (the semaphore's offset goes with the uprobe) and lowers it when we go, however we go.
 """
 
 from __future__ import annotations
