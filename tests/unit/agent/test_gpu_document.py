@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from aie_agent.analysis import gpu_problems
 from aie_agent.analysis.links import BUSY_FOR_S, BUSY_RATIO
-from aie_agent.sources.nvml.process_join import GONE_AFTER_S, STUCK_AFTER_S
+from aie_agent.sources.nvml.memory import PAGE_BYTES
+from aie_agent.sources.nvml.process_join import GONE_AFTER_S, STRANGER_STUCK_AFTER_S, STUCK_AFTER_S
 from aie_agent.sources.nvml.xid import MATCH_WITHIN_S
+from aie_telemetry.api import GpuFault
 from aie_telemetry.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[3]
@@ -42,5 +45,13 @@ def test_metrics_that_the_document_names_exist() -> None:
 def test_numbers_that_the_document_names_are_those_of_the_code() -> None:
     assert f"not in `/proc` ({GONE_AFTER_S:.0f} s)" in TEXT
     assert f"at every look for {STUCK_AFTER_S:.0f} s" in TEXT
+    assert f"; for {STRANGER_STUCK_AFTER_S:.0f} s else" in TEXT
+    assert f"within a page ({PAGE_BYTES} bytes)" in TEXT
     assert f"within {MATCH_WITHIN_S:.0f} s are one error" in TEXT
     assert f"{100 * BUSY_RATIO:.0f} % and performance state 0 to 2 at every reading of {BUSY_FOR_S:.0f} s" in " ".join(TEXT.split())
+
+
+def test_the_document_names_every_cause_that_a_fault_can_have() -> None:
+    named = set(re.findall(r"^\| `(gpu_\w+)` \|", TEXT, re.MULTILINE))
+    assert named == {rule.cause for rule in gpu_problems._RULES} | {"gpu_pid_namespace"}
+    assert named == set(re.findall(r"gpu_[a-z_]+", str(GpuFault.__doc__)))
