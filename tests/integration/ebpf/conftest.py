@@ -1,0 +1,91 @@
+"""The host's probes, attached for real, and programs that wait."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from aie_ebpf.closer import Closer
+from aie_ebpf.door import Bcc
+from aie_ebpf.host import HostProbes
+from aie_ebpf.python_runtime import gil_range
+from aie_ebpf.readers.waits import HostUse
+
+PROGRAMS = Path(__file__).parents[2] / "fakes" / "wait_programs.py"
+
+
+@pytest.fixture(scope="session")
+def bcc(bpf: None) -> Bcc:
+    """BCC, imported once."""
+    return Bcc()
+
+
+@pytest.fixture(scope="session")
+def host(bcc: Bcc) -> Iterator[HostProbes]:
+    """All sets of the host, attached."""
+    probes = HostProbes(bcc, frozenset(), Closer())
+    probes.watch_processes(True)
+    yield probes
+    for name in probes.on:
+        probes.detach(name, "")
+
+
+class Observed(NamedTuple):
+    """What probes saw of a program between its start and its end, and what it says itself."""
+
+    uses: list[HostUse]
+    says: dict[str, Any]
+    seconds: float
+    tgid: int
+
+    def total(self, reason: str) -> float:
+        """Thread-seconds of one reason."""
+        return sum(getattr(use.waits, reason) for use in self.uses)
+
+
+@pytest.fixture
+def observe(host: HostProbes) -> Callable[..., Observed]:
+    """Runs one of the programs and reads the probes every 0.2 s while it does."""
+
+    def run(name: str, *arguments: str, python: str = sys.executable) -> Observed:
+        assert host.waits is not None
+        command = [python, str(PROGRAMS), name, *arguments]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+            host.waits.watch(program.pid, gil_range(program.pid), ())
+            host.waits.read(_now_ns(), host.on)
+            began_s = time.monotonic()
+            program.stdin.write("\n")
+            program.stdin.flush()
+            uses = []
+            says = ""
+            while not says:
+                time.sleep(0.2)
+                uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
+                if program.poll() is not None or _has_line(program.stdout):
+                    says = program.stdout.readline()
+            uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
+            seconds = time.monotonic() - began_s
+            host.waits.forget(program.pid)
+            program.stdin.close()
+        return Observed(uses, json.loads(says), seconds, program.pid)
+
+    return run
+
+
+def _has_line(stream: Any) -> bool:
+    return bool(select.select([stream], [], [], 0)[0])
+
+
+def _now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
