@@ -10,8 +10,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from aie_agent.about import About
-from aie_agent.analysis.causes import ENGINE_CAUSES
-from aie_agent.analysis.findings import Limits, ProcessState, View, as_batch, find
+from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
+from aie_agent.analysis.findings import Limits, ProcessState, Stacks, View, as_batch, find
 from aie_agent.analysis.history import FindingHistory, is_current
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock, Watchfulness
@@ -39,7 +39,10 @@ from aie_agent.sources.procfs import Procfs
 from aie_agent.sources.selfmetrics import SelfSource
 from aie_agent.sources.statsd import StatsdSource
 from aie_agent.sources.statsd_namesakes import Namesakes
+from aie_agent.stacks.evidence import StackEvidence
+from aie_agent.stacks.shown import LinedProbes, for_causes, page
 from aie_agent.store import Store
+from aie_telemetry.api import StacksPage
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,9 @@ class Agent:
         self._probes = bpf.build(config.bpf, self._engines, procfs, float(config.store.window))
         if isinstance(self._probes, BpfSource):
             self._runners.add(self._probes)
+        self._stacks = StackEvidence(float(config.store.retention), self._clock)
+        lined = LinedProbes(self._probes, self._stacks.of)
+        self._locks = lined.locks
         gpu_since = Since()
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(
@@ -105,12 +111,12 @@ class Agent:
             self._discovered,
             lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml, gpu_since),
             lambda engine: None if self._nvml is None else self._nvml.engine_note(engine),
-            self._probes,
+            lined,
         )
         self._page = PrometheusPage(self._store)
         dcgm = DcgmPage(self._store, about.hostname)
         more = {"/metrics/dcgm": lambda: dcgm.render(self._clock())} if config.dcgm.enabled else {}
-        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest, more)
+        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest, more, self._stacks_page)
         extra = [self._statsd.counts, self._http.counts, self._discovered.counts, self._probes.counts]
         if self._nvml is not None:
             extra.append(self._nvml.counts)
@@ -125,9 +131,13 @@ class Agent:
             on_ready(port)
             async with asyncio.TaskGroup() as group:
                 self._runners.start(group)
-                tick = group.create_task(self._tick_for_ever(), name="tick")
+                own = [
+                    group.create_task(self._tick_for_ever(), name="tick"),
+                    group.create_task(self._stacks.run(), name="stacks"),
+                ]
                 await stop.wait()
-                tick.cancel()
+                for task in own:
+                    task.cancel()
                 self._runners.cancel()
         finally:
             await self._http.close()
@@ -182,6 +192,9 @@ class Agent:
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
         findings = find(self._view(), ENGINE_CAUSES, now_s)
+        if self._config.findings.stacks:
+            suspicions = [(each.cause, each.subject) for each in findings if each.cause in WITH_STACKS]
+            self._stacks.follow(suspicions, self._tgids, now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)
         self._store.apply(as_batch(findings, now_s))
@@ -199,7 +212,20 @@ class Agent:
             unanswered_since_s=self._unanswered_since_s,
             progress=self._discovered.progress,
             limits=Limits(hung_after_s=self._config.findings.hung_after),
+            stacks=self._stacks_of,
+            locks=self._locks,
         )
+
+    def _stacks_of(self, engine: str, cause: str) -> Stacks | None:
+        pair = self._stacks.of(engine, cause)
+        return None if pair is None else for_causes(pair, self._locks(engine))
+
+    def _stacks_page(self, engine: str) -> StacksPage | None:
+        pair = self._stacks.of(engine)
+        return None if pair is None else page(pair)
+
+    def _tgids(self, engine: str) -> list[int]:
+        return [row.tgid for row in self._processes.rows(engine)]
 
     def _process_states(self, engine: str) -> list[ProcessState]:
         return [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aie_agent import config as configuration
-from aie_agent.commands import check, parse_statsd
+from aie_agent.commands import check, parse_statsd, stacks
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -21,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.command == "parse-statsd":
         return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
+    if arguments.command == "stacks":
+        return _quietly(lambda: stacks.run(arguments))
     try:
         config = _config(arguments)
     except ConfigError as error:
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         "--datadog", action="store_true", help="read DogStatsD's tags, packed values, events and service checks too"
     )
     statsd.add_argument("--json", action="store_true", help="one JSON object a line")
+    stacks.add_parser(commands)
     return parser
 
 

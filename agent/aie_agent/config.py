@@ -68,9 +68,10 @@ class DiscoverySection(_Section, frozen=True):
 
 
 class FindingsSection(_Section, frozen=True):
-    """[findings]: from when on something counts as wrong."""
+    """[findings]: from when on something counts as wrong, and whether Python stacks are read when something begins to be."""
 
     hung_after: Duration = Duration(30.0)
+    stacks: bool = True
 
 
 class GpuSection(_Section, frozen=True):

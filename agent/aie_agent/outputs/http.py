@@ -36,7 +36,7 @@ class ListenError(Exception):
 class HttpServer:
     """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams.
 
-    `more_pages` are other pages of metrics, by path.
+    `more_pages` are other pages of metrics, by path; `stacks` are those that were taken last of an engine.
     """
 
     def __init__(
@@ -45,9 +45,11 @@ class HttpServer:
         render_page: Callable[[], str],
         events: Callable[[], tuple[api.Event, ...]] = tuple,
         more_pages: Mapping[str, Callable[[], str]] | None = None,
+        stacks: Callable[[str], api.StacksPage | None] = lambda engine: None,
     ) -> None:
         self._store = store
         self._kept_events = events
+        self._kept_stacks = stacks
         self._pages = {"/metrics": render_page, **(more_pages or {})}
         self._snapshot: api.Snapshot | None = None
         self._encoded = b""
@@ -71,6 +73,7 @@ class HttpServer:
                 web.get("/api/v1/series", self._series),
                 web.get("/api/v1/findings", self._findings),
                 web.get("/api/v1/events", self._events),
+                web.get("/api/v1/stacks", self._stacks),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True, keepalive_timeout=15.0)
@@ -159,6 +162,15 @@ class HttpServer:
         if self._snapshot is None:
             return _error(503, "no collection has ended yet")
         return _json(api.Events(version=api.VERSION, time_s=self._snapshot.time_s, events=self._kept_events()))
+
+    async def _stacks(self, request: web.Request) -> web.Response:
+        engine = request.query.get("engine")
+        if engine is None:
+            return _error(400, "say of which engine: ?engine=NAME")
+        page = self._kept_stacks(engine)
+        if page is None:
+            return _error(404, f"no stacks were taken of engine {engine!r}: `aie-agent stacks --engine` takes some now")
+        return _json(page)
 
     async def _series(self, request: web.Request) -> web.Response:
         name = request.query.get("name")

@@ -1,0 +1,73 @@
+"""Dumps as others see them: what causes are told, where locks are waited for, and the page of the API. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from aie_agent.analysis.findings import Stacks
+from aie_agent.sources.bpf.build import Probes
+from aie_agent.stacks.model import Dump, Thread
+from aie_agent.stacks.sentences import Pair, gil_sentences, hang_sentences, lock_sentences
+from aie_agent.stacks.waiting import line_of, place
+from aie_telemetry import api
+
+
+def for_causes(pair: Pair, locks: Sequence[api.Lock]) -> Stacks:
+    """What causes are told of a pair. `locks` are those that probes see; where they see none, shared futexes are taken for them."""
+    known = [(lock.tgid, int(lock.address, 16)) for lock in locks if lock.kind == "lock"]
+    return Stacks(hang_sentences(pair), lock_sentences(pair, known or None), gil_sentences(pair), pair.problems)
+
+
+def with_lines(locks: Sequence[api.Lock], pair: Pair | None) -> tuple[api.Lock, ...]:
+    """Locks with the line at which they are waited for, where all threads that were seen to wait did so at one. The interpreter
+    lock is waited for everywhere."""
+    if pair is None:
+        return tuple(locks)
+    return tuple(_with_line(lock, pair) if lock.kind == "lock" else lock for lock in locks)
+
+
+def _with_line(lock: api.Lock, pair: Pair) -> api.Lock:
+    where = line_of(pair.dumps, (lock.tgid, int(lock.address, 16)))
+    return lock if where is None else msgspec.structs.replace(lock, line=where.place)
+
+
+class LinedProbes:
+    """Probes, whose locks have the lines that stacks tell."""
+
+    def __init__(self, probes: Probes, pair_of: Callable[[str], Pair | None]) -> None:
+        self._probes = probes
+        self._pair_of = pair_of
+        self.coverage = probes.coverage
+        self.note = probes.note
+        self.counts = probes.counts
+
+    def locks(self, engine: str) -> tuple[api.Lock, ...]:
+        """As the probes tell them."""
+        return with_lines(self._probes.locks(engine), self._pair_of(engine))
+
+
+def page(pair: Pair) -> api.StacksPage:
+    """`/api/v1/stacks` of an engine."""
+    return api.StacksPage(
+        version=api.VERSION, engine=pair.engine, dumps=tuple(as_api(dump) for dump in pair.dumps), problems=pair.problems
+    )
+
+
+def as_api(dump: Dump) -> api.StackDump:
+    """One dump as the API gives it."""
+    return api.StackDump(tgid=dump.tgid, time_s=dump.time_s, threads=tuple(_thread(thread) for thread in dump.threads))
+
+
+def _thread(thread: Thread) -> api.ThreadStack:
+    where = place(thread)
+    return api.ThreadStack(
+        name=thread.name,
+        tid=thread.tid,
+        state=thread.state or None,
+        futex=None if thread.futex is None else f"{thread.futex:#x}",
+        holds_gil=thread.holds_gil,
+        place=None if where is None else where.place,
+        frames=tuple(api.Frame(function=each.function, file=each.file, line=each.line) for each in thread.frames),
+    )
