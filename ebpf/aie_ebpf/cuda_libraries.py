@@ -1,7 +1,7 @@
 """Which CUDA a process has loaded: the driver's library, which every runtime calls and which is what we probe, and the runtimes.
 
-A runtime that is linked statically is the rule outside Python packages (nvcc's default). It hides nothing from probes on the driver; it
-is said, so that nobody looks for calls of libcudart that cannot be there.
+A runtime that is linked statically is the rule outside Python packages (nvcc's default). It hides nothing from probes on the driver;
+it is said, so that nobody looks for calls of libcudart that cannot be there.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def uses_cuda(tgid: int, proc: Path = PROC) -> bool:
 
 
 def _has_static_runtime(elf: Elf) -> bool:
-    """It defines a call of the runtime, or it has code for the GPU and does not ask anybody else to register it. A library that takes
-    the runtime by dlopen is neither."""
+    """It defines a call of the runtime, or it has code for the GPU and asks nobody else to register it. A library that takes the
+    runtime by dlopen is neither."""
     if elf.exported(_CALL) is not None:
         return True
     has_code = any(section.name in _FATBIN_SECTIONS for section in elf.sections)
