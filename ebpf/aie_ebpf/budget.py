@@ -7,8 +7,8 @@ The budget is a share of one CPU for each engine, as an average over 60 s. Two r
   first one is remembered, and spares a set that is itself within the budget.
 * fast: within the last second the attached sets took more than ten seconds' worth of the budget.
 
-What they leave to a flood of r CPUs (at most the threads that take part), with budget b, p seconds between two `add`, and d seconds
-to detach (0.1 a probe, in which the flood goes on):
+What they leave to a flood of r CPUs (at most the threads that take part), with budget b, p seconds between two `charge`, and d
+seconds to detach (0.1 a probe, in which the flood goes on):
 
 * When it begins at once: at most 10 b + r (p + d) seconds before it is gone.
 * When 60 b seconds, the whole budget, are spent already: r (p + d) more. So the average is at most b + r (p + d) / 60.
@@ -20,11 +20,14 @@ looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from aie_ebpf.calibrate import TRACEPOINT, UPROBE, UPROBE_EMULATED, URETPROBE
+from aie_ebpf.messages import Cost
+from aie_ebpf.probes import PERF_EVENTS, TRACEPOINTS, UPROBES
 
 WINDOW_S: Final = 60.0
 LEAST_KNOWN_S: Final = 5.0
@@ -32,10 +35,19 @@ RECENT_S: Final = 5.0
 FAST_S: Final = 1.0
 FAST_FACTOR: Final = 10.0
 LOOK_S: Final = 0.2
-"""How often to call `add` and `over` while uprobes are attached."""
+"""How often to call `charge` and `judge` while uprobes are attached."""
 
 FIRST_HOLD_S: Final = 600.0
 LONGEST_HOLD_S: Final = 4 * 3600.0
+
+_USDT_SETS: Final = ("gc",)
+
+
+Key = tuple[str, str]
+"""An engine and a set."""
+
+Mix = Mapping[str, float]
+"""Which share of a set's hits is of which kind; the shares add up to 1."""
 
 
 class Held(NamedTuple):
@@ -47,51 +59,79 @@ class Held(NamedTuple):
 
 
 def mix_of(kinds: Iterable[str]) -> dict[str, float]:
-    """Shares of hits by kind, for a set whose probes are of these kinds and are hit equally often (an entry and its return)."""
+    """The mix of a set whose probes are of these kinds and are hit equally often."""
     all_kinds = list(kinds)
     return {kind: all_kinds.count(kind) / len(all_kinds) for kind in dict.fromkeys(all_kinds)}
 
 
-class Ledger:
-    """What each set took from each engine over the last minute.
+@functools.cache
+def usual_mix(set_name: str) -> Mix:
+    """The mix of a set by the tables of probes, every row hit equally often. Entries are of the dearer kind, as long as nobody has
+    looked at the functions; a USDT probe lies on a nop, which the kernel emulates. Raises KeyError for a set that has no probes."""
+    kinds = [TRACEPOINT for row in TRACEPOINTS if row.set == set_name]
+    kinds += [TRACEPOINT for event in PERF_EVENTS if event.set == set_name]
+    for row in UPROBES:
+        if row.set == set_name:
+            kinds += [UPROBE] if row.on_return is None else [UPROBE, URETPROBE]
+    if set_name in _USDT_SETS:
+        kinds.append(UPROBE_EMULATED)
+    if not kinds:
+        raise KeyError(set_name)
+    return mix_of(kinds)
 
-    Formula: seconds = hits x sum over kinds of (share of hits x calibrated nanoseconds).
+
+def cost_s(set_name: str, hits: int, cost_ns: Mapping[str, float], mix: Mix | None = None) -> float:
+    """Seconds that hits of a set took: hits x the sum over kinds of (share of hits x calibrated nanoseconds). `mix` where more is
+    known than the tables say (`calibrate.entry_kind`). Raises KeyError for a set without probes and for an unknown kind."""
+    each_ns = sum(share * _of_kind(cost_ns, kind) for kind, share in (usual_mix(set_name) if mix is None else mix).items())
+    return hits * each_ns * 1e-9
+
+
+class Ledger:
+    """What each set took from each engine over the last minute, and what had to go for it.
+
     False alarms: none by chance. Hits are counted, not sampled: a set goes when they were beyond the budget at the calibrated cost,
-    and the judgement is as wrong as the calibration is.
+    and the judgement is as wrong as the calibration and the mix are.
     """
 
     def __init__(self, budget_ratio: float, cost_ns: Mapping[str, float]) -> None:
-        """`budget_ratio` is a share of one CPU; `cost_ns` is by kind, from `calibrate.measure`. Raises ValueError when a budget is
-        not positive or a kind has no cost."""
+        """`budget_ratio` is a share of one CPU; `cost_ns` is by kind, from `calibrate.measure`. Raises ValueError for a budget that
+        is not positive."""
         if budget_ratio <= 0:
             raise ValueError(f"a budget of {budget_ratio} is none: leave the probes out instead")
         self.budget_ratio = budget_ratio
-        self._cost_ns = _complete(cost_ns)
+        self._cost_ns = dict(cost_ns)
         self._engines: dict[str, _Engine] = {}
-        self._held: dict[tuple[str, str], Held] = {}
+        self._held: dict[Key, Held] = {}
 
-    def add(self, engine: str, set_name: str, hits: int, mix: Mapping[str, float], period_s: float, now_s: float) -> float:
-        """Notes hits of the last `period_s`; returns the seconds that they took. To be called for every period, with 0 hits too:
-        silence is part of the average. Hits of a set that is being detached still count. Raises KeyError for an unknown kind."""
-        each_ns = sum(share * self._cost_ns[kind] for kind, share in mix.items())
-        spent_ns = round(hits * each_ns)
-        self._engines.setdefault(engine, _Engine(now_s - period_s)).add(set_name, spent_ns, period_s, now_s)
-        return spent_ns * 1e-9
+    def charge(
+        self, hits: Mapping[Key, int], period_s: float, now_s: float, mixes: Mapping[Key, Mix] | None = None
+    ) -> tuple[Cost, ...]:
+        """Notes hits of the last `period_s`; returns what they took, a row a key. To be called for every period, with 0 hits too:
+        silence is part of the average. Hits of a set that is being detached still count. Raises KeyError as `cost_s` does."""
+        spent_s: dict[Key, float] = {}
+        for key, count in hits.items():
+            engine, name = key
+            spent_s[key] = cost_s(name, count, self._cost_ns, (mixes or {}).get(key))
+            self._engines.setdefault(engine, _Engine(now_s - period_s)).add(name, spent_s[key], period_s, now_s)
+        return tuple(
+            Cost(engine=engine, set=name, hits=count, seconds=spent_s[engine, name], ratio=self.ratio(engine, name))
+            for (engine, name), count in hits.items()
+        )
 
     def ratio(self, engine: str, set_name: str | None = None) -> float:
         """Average share of one CPU over the last 60 s, or over the time known when that is shorter (but at least 5 s), of a set or
-        of all. Raises KeyError when nothing was ever added."""
+        of all. Raises KeyError when nothing was ever charged."""
         known = self._engines[engine]
-        names = known.sets if set_name is None else (set_name,)
-        return known.average(names)
+        return known.average(known.sets if set_name is None else (set_name,))
 
-    def over(self, engine: str) -> str | None:
-        """The set to detach now: the greediest of an engine that is beyond its budget. None: nothing is to be done. After `detach`
-        ask again."""
+    def over(self, engine: str, now_s: float) -> str | None:
+        """The set to detach now: the greediest of an engine that is beyond its budget. None: nothing is to be done."""
         known = self._engines.get(engine)
         if known is None:
             return None
-        attached = [name for name in known.sets if self.held(engine, name, known.now_s) is None]
+        known.now_s = max(known.now_s, now_s)
+        attached = [name for name in known.sets if self.held(engine, name, now_s) is None]
         budget = self.budget_ratio
         if known.spent_s(attached, FAST_S) > FAST_FACTOR * budget * FAST_S:
             return max(attached, key=lambda name: known.spent_s((name,), FAST_S))
@@ -100,23 +140,36 @@ class Ledger:
             return max(attached, key=lambda name: known.spent_s((name,), WINDOW_S))
         return None
 
-    def detach(self, engine: str, set_name: str) -> Held:
+    def detach(self, engine: str, set_name: str, now_s: float) -> Held:
         """Notes that the caller detaches this set now, and says why and for how long: 10 minutes, twice as long each time it comes
-        back too greedy, 4 hours at most. Raises KeyError when nothing was ever added."""
+        back too greedy, 4 hours at most. Raises KeyError when nothing was ever charged."""
         known = self._engines[engine]
         before = self._held.get((engine, set_name))
         # One that behaved for as long as it was kept away starts anew.
-        relapsed = before is not None and known.now_s - before.until_s < before.hold_s
+        relapsed = before is not None and now_s - before.until_s < before.hold_s
         hold_s = min(LONGEST_HOLD_S, before.hold_s * 2) if before is not None and relapsed else FIRST_HOLD_S
         reason = f"detached: took {self._in_words(known, set_name)}; tried again after {hold_s / 60:.0f} minutes"
-        held = Held(reason, known.now_s + hold_s, hold_s)
+        held = Held(reason, now_s + hold_s, hold_s)
         self._held[engine, set_name] = held
         return held
+
+    def judge(self, engine: str, now_s: float) -> tuple[str, ...] | None:
+        """Notes as detached, now, every set that must go from an engine to bring it within its budget: the caller detaches them.
+        None: nothing is to be done."""
+        gone: list[str] = []
+        while (name := self.over(engine, now_s)) is not None:
+            self.detach(engine, name, now_s)
+            gone.append(name)
+        return tuple(gone) or None
 
     def held(self, engine: str, set_name: str, now_s: float) -> Held | None:
         """Why a set may not be attached to an engine now; None: it may."""
         held = self._held.get((engine, set_name))
         return held if held is not None and now_s < held.until_s else None
+
+    def off(self, engine: str, now_s: float) -> dict[str, str]:
+        """The sets that may not be attached to an engine now, each with the sentence that says why."""
+        return {name: held.reason for (owner, name), held in self._held.items() if owner == engine and now_s < held.until_s}
 
     def forget(self, engine: str, now_s: float) -> None:
         """The engine is gone. What was detached from it stays so, for an engine of the same name, as long as it would have."""
@@ -159,13 +212,13 @@ class _Engine:
         self.now_s = since_s
         self.sets: dict[str, dict[float, _Window]] = {}
 
-    def add(self, set_name: str, spent_ns: int, period_s: float, now_s: float) -> None:
+    def add(self, set_name: str, spent_s: float, period_s: float, now_s: float) -> None:
         self.now_s = max(self.now_s, now_s)
         windows = self.sets.get(set_name)
         if windows is None:
             windows = self.sets[set_name] = {horizon_s: _Window(horizon_s) for horizon_s in {WINDOW_S, RECENT_S, FAST_S}}
         for window in windows.values():
-            window.add(spent_ns, period_s, now_s)
+            window.add(round(spent_s * 1e9), period_s, now_s)
 
     @property
     def known_s(self) -> float:
@@ -179,10 +232,7 @@ class _Engine:
         return sum(self.sets[name][horizon_s].total_s(self.now_s) for name in names)
 
 
-def _complete(cost_ns: Mapping[str, float]) -> dict[str, float]:
-    """With both kinds of entries: where the host showed one of them only, the other is taken to cost the same."""
-    entries = [cost_ns[kind] for kind in (UPROBE, UPROBE_EMULATED) if kind in cost_ns]
-    missing = [kind for kind in (URETPROBE, TRACEPOINT) if kind not in cost_ns]
-    if missing or not entries:
-        raise ValueError(f"no cost is known for {', '.join(missing or [UPROBE])}")
-    return {UPROBE: entries[0], UPROBE_EMULATED: entries[-1]} | dict(cost_ns)
+def _of_kind(cost_ns: Mapping[str, float], kind: str) -> float:
+    """Where the host showed only one of the two kinds of entries, the other is taken to cost the same."""
+    instead = {UPROBE: UPROBE_EMULATED, UPROBE_EMULATED: UPROBE}.get(kind, kind)
+    return cost_ns[kind] if kind in cost_ns else cost_ns[instead]

@@ -98,6 +98,16 @@ def entry_kind(code: bytes) -> str:
     return UPROBE_EMULATED if code[:1] in (b"\x90", b"\xe8", b"\xe9", b"\xeb") else UPROBE
 
 
+def entry_kind_at(path: Path, offset: int) -> str:
+    """The kind of the function at an offset of a file; UPROBE, the dearer, when the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return entry_kind(file.read(2))
+    except OSError:
+        return UPROBE
+
+
 def measure(bcc: Bcc) -> dict[str, float]:
     """Nanoseconds a hit, by kind. UPROBE and UPROBE_EMULATED: at a function's entry. URETPROBE: at its return, on top of the entry.
     TRACEPOINT: a run of a program on a system call's. Medians of paired differences, never negative. One of the two entries is
