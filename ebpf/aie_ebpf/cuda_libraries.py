@@ -1,7 +1,7 @@
 """Which CUDA a process has loaded: the driver's library, which every runtime calls and which is what we probe, and the runtimes.
 
-A runtime that is linked statically is the rule outside Python packages (nvcc's default). It hides nothing from probes on the driver;
-it is said, so that nobody looks for calls of libcudart that cannot be there.
+A runtime that is linked statically is the rule outside Python packages (nvcc's default). It hides nothing from probes on the
+driver; it is said, so that nobody looks for calls of libcudart that cannot be there.
 """
 
 from __future__ import annotations

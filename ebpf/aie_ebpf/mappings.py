@@ -28,6 +28,7 @@ _EXECUTABLE: Final = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]*(.*)$", re.MULTILINE
 )
 _DELETED: Final = " (deleted)"
+_SHARED_MEMORY: Final = "/dev/zero (deleted)"  # the kernel's name for shared memory of no file
 
 
 class MappedFile(NamedTuple):
@@ -134,10 +135,10 @@ def _ranges(tgid: int, maps: bytes) -> list[_Range]:
     for start, end, offset, major, minor, inode, path in _EXECUTABLE.findall(maps):
         shown = path.decode("utf-8", "surrogateescape").replace("\\012", "\n")  # the one character that maps escapes
         file = None
-        if int(inode):
+        if int(inode) and shown != _SHARED_MEMORY:
             device = os.makedev(int(major, 16), int(minor, 16))
             file = MappedFile(tgid, shown, device, int(inode), int(start, 16), int(end, 16), int(offset, 16))
-        label = file.name if file is not None else printable(shown) or ANONYMOUS
+        label = file.name if file is not None else ANONYMOUS if shown in ("", _SHARED_MEMORY) else printable(shown)
         found.append(_Range(int(start, 16), int(end, 16), file, label))
     return found
 
