@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aie_agent import config as configuration
-from aie_agent.commands import check, parse_statsd, stacks
+from aie_agent.commands import check, parse_statsd, probe, stacks
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
     if arguments.command == "stacks":
         return _quietly(lambda: stacks.run(arguments))
+    if arguments.command == "probe":
+        return _quietly(lambda: probe.run(arguments))
     try:
         config = _config(arguments)
     except ConfigError as error:
@@ -67,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     statsd.add_argument("--json", action="store_true", help="one JSON object a line")
     stacks.add_parser(commands)
+    probe.add_parser(commands)
     return parser
 
 

@@ -86,7 +86,7 @@ def _architecture(root: Path) -> Prerequisite:
 
 
 def _lockdown(root: Path) -> Prerequisite:
-    """The file reads "none [integrity] confidentiality": the mode in brackets holds. Only the last one forbids what we need: reading
+    """The file reads "none [integrity] confidentiality": the mode in brackets holds. Only the last forbids what we need: reading
     memory, perf events and tracefs."""
     try:
         modes = (root / "sys/kernel/security/lockdown").read_text()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from aie_agent.commands.check_bpf import bpf_rows
 from aie_agent.commands.check_rows import Row, engine_rows, finding_rows, known_as, tgids_shown
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
 from aie_agent.sources.discovery import Scanner
 from aie_agent.sources.listeners import tgids_listening_at
-from aie_ebpf import prerequisites
 from aie_telemetry import api
 
 # As the agent itself connects: never through a proxy that the environment names.
@@ -59,8 +59,7 @@ def _rows(config: Config) -> Iterator[Row]:
         yield from _engine(engine, config.sources.scrape_timeout)
     if config.discovery.enabled:
         yield from _discovered(agent)
-    for item in prerequisites.check():
-        yield Row(f"eBPF: {item.name}", item.met, False, f"{item.found} (this version attaches no probes)", item.remedy)
+    yield from bpf_rows(config.bpf, agent, {} if agent is not None else _engines_here(config))
     yield from _gpus(config, agent)
 
 
@@ -171,6 +170,14 @@ def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
     tgids = sorted(tgids_listening_at(engine.metrics_url.host, engine.metrics_url.port))
     found = f"joined by its socket: {', '.join(map(str, tgids))}" if tgids else "no process of ours listens there"
     yield Row(f"{what}: processes", bool(tgids), False, found, "run as root or as the engine's user, or use the hooks")
+
+
+def _engines_here(config: Config) -> dict[str, tuple[int, ...]]:
+    """Processes of the engines that the configuration names and that the scan finds."""
+    urls = {engine.name: engine.metrics_url for engine in config.engines if engine.metrics_url is not None}
+    configured = {name: tuple(sorted(tgids_listening_at(url.host, url.port))) for name, url in urls.items()}
+    found = {found.name: found.tgids for found in Scanner().scan()} if config.discovery.enabled else {}
+    return found | {name: tgids for name, tgids in configured.items() if tgids}
 
 
 def _discovered(agent: api.Snapshot | None) -> Iterator[Row]:
