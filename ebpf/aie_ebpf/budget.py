@@ -12,7 +12,8 @@ seconds to detach (0.1 a probe, in which the flood goes on):
 
 * When it begins at once: at most 10 b + r (p + d) seconds before it is gone.
 * When 60 b seconds, the whole budget, are spent already: r (p + d) more. So the average is at most b + r (p + d) / 60.
-* With several sets 2 b takes the place of b: when one is detached and another goes on just below the budget.
+* With k sets 2 b + (k - 1) b / 12 takes the place of b: one is detached, another goes on just below the budget, and each other one
+  spends what the budget is for five seconds, at once.
 
 For b = 1 %, r = 1, d = 0.2 and p = 1, a flood out of the blue costs (0.1 + 1.2) / 60 = 2.2 % over the minute. So the caller
 looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 0.8 %, within the budget.
