@@ -61,8 +61,9 @@ fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ
 picture: setup ## docs/aie-top.svg, from the demo
 	@$(BIN)/python -m demo --picture docs/aie-top.svg
 
-metrics-doc: setup ## docs/metrics.md from the catalogue
+metrics-doc: setup ## docs/metrics.md and docs/ebpf.md, from the tables that they show
 	@$(BIN)/python -m aie_telemetry.catalogue > docs/metrics.md
+	@$(BIN)/python -m aie_ebpf.document > docs/ebpf.md
 
 setup: $(VENV)/.setup ## the programs, in .venv
 setup-dev: $(VENV)/.setup-dev ## and what the tests need
