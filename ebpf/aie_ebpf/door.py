@@ -143,7 +143,7 @@ class Module:
         self._library = bcc.lib
         flags = [*_CFLAGS, *(f"-D{define}" for define in defines)]
         try:
-            self._bpf = _bpf_class(bcc)(text=text, cflags=flags)
+            self._bpf = _bpf_class(bcc)(text=text.encode(), cflags=flags)
         except Exception as error:  # BCC raises bare Exception
             raise BpfError(f"the program does not compile: {error}") from error
         # It registers itself to be cleaned up at exit, and so is never collected; the kernel cleans up after a process by itself.
@@ -169,7 +169,7 @@ class Module:
     def program(self, function: str, kind: ProgramType) -> int:
         """The file descriptor of a program, loaded (and verified by the kernel) the first time. Raises BpfError."""
         try:
-            return int(self._bpf.load_func(function, int(kind)).fd)
+            return int(self._bpf.load_func(function.encode(), int(kind)).fd)
         except Exception as error:  # BCC raises bare Exception
             raise BpfError(f"{function}: {error}") from error
 

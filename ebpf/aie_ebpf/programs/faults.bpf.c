@@ -7,7 +7,7 @@ int major_fault(void *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process) return 0;
+    if (!process || is_off(process, SET_FAULTS)) return 0;
     hit(process, SET_FAULTS);
     __sync_fetch_and_add(&process->major_faults, 1);
     struct thread *thread = threads.lookup(&tid);

@@ -64,7 +64,7 @@ TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process) return 0;
+    if (!process || is_off(process, SET_LOCKS)) return 0;
     hit(process, SET_LOCKS);
     u32 command = 1 << (args->op & FUTEX_CMD & 31);
     struct lock lock = {.address = (u64)args->uaddr, .tgid = tgid};

@@ -50,10 +50,7 @@ static __always_inline void leaves(u32 tid, u32 tgid, long state, u64 now) {
 
 static __always_inline void arrives(u32 tid, struct thread *thread, u64 now) {
     struct times *t = times.lookup(&thread->tgid);
-    if (!t) { /* released meanwhile */
-        threads.delete(&tid);
-        return;
-    }
+    if (!t) return;
     u64 ready = thread->ready_ns ? thread->ready_ns : now; /* a wake-up that was not seen */
     u64 queued = now - ready, slept = ready - thread->off_ns;
     observe_ns(&t->run_queue, queued);
@@ -76,15 +73,18 @@ TRACEPOINT_PROBE(sched, sched_switch) {
     u32 tgid = bpf_get_current_pid_tgid() >> 32; /* of the one that leaves */
     u32 prev = args->prev_pid, next = args->next_pid;
     struct watched *process = watched.lookup(&tgid);
-    if (process) {
+    if (process && !is_off(process, SET_SCHED)) {
         hit(process, SET_SCHED);
         leaves(prev, tgid, args->prev_state, now);
     }
     struct thread *thread = threads.lookup(&next);
-    if (thread && thread->off_ns) {
-        process = watched.lookup(&thread->tgid);
-        if (process) hit(process, SET_SCHED);
+    if (!thread || !thread->off_ns) return 0;
+    process = watched.lookup(&thread->tgid);
+    if (process && !is_off(process, SET_SCHED)) {
+        hit(process, SET_SCHED);
         arrives(next, thread, now);
+    } else { /* released, or switched off, while it slept */
+        threads.delete(&next);
     }
     return 0;
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from aie_ebpf.door import Module
@@ -18,21 +18,22 @@ SETS: Final = ("locks", "sched", "faults", "cuda_memory", "cuda_sync", "cuda_cop
 _ROWS: Final = 20
 _NS: Final = 1e9
 
-_WATCHED: Final = f"{2 + len(SETS) + 1}Q"  # gil_start, gil_end, hits, major_faults
+_BEFORE_HITS: Final = 3  # gil_start, gil_end, off
+_WATCHED_FIELDS: Final = _BEFORE_HITS + len(SETS) + 1  # hits, major_faults
+_WATCHED: Final = f"{_WATCHED_FIELDS}Q"
 _TIMES_AFTER: Final = 5  # sleep, disk, page_fault, sync_run_queue, sync_off
 _TIMES: Final = f"{2 * FIELDS + _TIMES_AFTER}Q"
 
 
 class HostUse(NamedTuple):
-    """Increases since the reading before, of one process. `hits` is by set; `sync_run_queue_s` and `sync_off_s` are the part of a
-    CUDA synchronisation spent in the run queue and asleep."""
+    """Increases since the reading before, of one process. `sync_run_queue_s` is the part of CUDA synchronisations that was spent
+    in the run queue, `sync_off_s` the part asleep."""
 
     waits: Waits
     locks: tuple[Lock, ...]
     run_queue: Histogram | None
     off_cpu: Histogram | None
     major_faults: int
-    hits: dict[str, int]
     sync_run_queue_s: float
     sync_off_s: float
 
@@ -72,30 +73,45 @@ class WaitsReader:
         self._waiting = module.table("futex_waiting", "I", "3Q2I")
         self._kinds = LockKinds()
         self._ongoing: dict[int, _Ongoing] = {}
-        self._last_watched: dict[int, tuple[int, ...]] = {}
+        self._watched_now: set[int] = set()
+        self._last_hits: dict[int, tuple[int, ...]] = {}
+        self._last_faults: dict[int, int] = {}
         self._last_times: dict[int, tuple[int, ...]] = {}
 
-    def watch(self, tgid: int, gil: tuple[int, int] | None) -> None:
-        """Begins to count for a process, or tells where its interpreter keeps the GIL. Raises BpfError (too many)."""
-        start, end = gil or (0, 0)
+    def watch(self, tgid: int, gil: tuple[int, int] | None, off: Collection[str]) -> None:
+        """Begins to count for a process, or tells anew where its interpreter keeps the GIL and which sets are to leave it alone.
+        Raises BpfError (too many)."""
+        head = (*(gil or (0, 0)), sum(1 << SETS.index(name) for name in off))
         known = self._watched.get(tgid)
         if known is None:
             times = (0,) * (2 * FIELDS + _TIMES_AFTER)
             self._times.put((tgid,), times)
             self._last_times[tgid] = times
-            known = (0,) * (2 + len(SETS) + 1)
-            self._last_watched[tgid] = known
-        if known[:2] != (start, end) or tgid not in self._last_watched:
-            self._watched.put((tgid,), (start, end, *known[2:]))
-            self._last_watched.setdefault(tgid, known)
+            known = (0,) * _WATCHED_FIELDS
+        if known[:_BEFORE_HITS] != head or tgid not in self._watched_now:
+            # Hits of this very moment are overwritten: a few, when a process is new or has changed.
+            self._watched.put((tgid,), (*head, *known[_BEFORE_HITS:]))
+            self._watched_now.add(tgid)
 
     def forget(self, tgid: int) -> None:
         """Ends to count for a process."""
         self._watched.delete(tgid)
         self._times.delete(tgid)
-        self._last_watched.pop(tgid, None)
+        self._watched_now.discard(tgid)
+        self._last_hits.pop(tgid, None)
+        self._last_faults.pop(tgid, None)
         self._last_times.pop(tgid, None)
         self._kinds.forget(tgid)
+
+    def hits(self) -> dict[int, dict[str, int]]:
+        """How often programs ran for each process since the last call, by set. Raises BpfError."""
+        found = {}
+        for (tgid,), value in self._watched.items():
+            now = value[_BEFORE_HITS : _BEFORE_HITS + len(SETS)]
+            before = self._last_hits.get(tgid, (0,) * len(SETS))
+            self._last_hits[tgid] = now
+            found[tgid] = {name: after - earlier for name, after, earlier in zip(SETS, now, before, strict=True) if after > earlier}
+        return found
 
     def read(self, now_ns: int, on: frozenset[str]) -> dict[int, HostUse]:
         """The increases of every watched process. `now_ns` is the monotonic clock; `on` are the sets that are attached: of the
@@ -105,7 +121,7 @@ class WaitsReader:
         times = {key[0]: value for key, value in self._times.items()}
         return {
             tgid: self._use(tgid, watched[tgid], times[tgid], locks.get(tgid, {}), on)
-            for tgid in self._last_watched
+            for tgid in self._watched_now
             if tgid in watched and tgid in times
         }
 
@@ -123,8 +139,7 @@ class WaitsReader:
         waited: dict[str, float] = defaultdict(float)
         for row in rows:
             waited[row.kind] += row.wait_s
-        last = self._last_watched.get(tgid, watched)
-        self._last_watched[tgid] = watched
+        faults_before, self._last_faults[tgid] = self._last_faults.get(tgid, 0), watched[-1]
         return HostUse(
             waits=Waits(
                 run_queue=(run_queue.total if run_queue else 0.0) if scheduled else None,
@@ -138,8 +153,7 @@ class WaitsReader:
             locks=tuple(sorted(rows, key=lambda row: -row.wait_s)[:_ROWS]),
             run_queue=run_queue,
             off_cpu=gained(times[FIELDS : 2 * FIELDS], before[FIELDS : 2 * FIELDS]),
-            major_faults=watched[-1] - last[-1],
-            hits={name: watched[2 + i] - last[2 + i] for i, name in enumerate(SETS) if watched[2 + i] > last[2 + i]},
+            major_faults=watched[-1] - faults_before,
             sync_run_queue_s=sync_queue,
             sync_off_s=sync_off,
         )

@@ -1,0 +1,214 @@
+"""The sets of uprobes: compiled when the first process needs them, attached process by process."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from aie_ebpf.budget import Mix, mix_of
+from aie_ebpf.calibrate import URETPROBE, entry_kind
+from aie_ebpf.cuda_libraries import cuda_libraries
+from aie_ebpf.door import Bcc, BpfError, Module, Probe
+from aie_ebpf.elf_cache import ElfCache
+from aie_ebpf.mappings import GONE, AddressSpace, address_space
+from aie_ebpf.messages import Coverage, Cuda, Histogram, SetState, Target
+from aie_ebpf.probes import SETS, UPROBES, When
+from aie_ebpf.readers.cuda import CudaReader
+from aie_ebpf.readers.gc import GcReader
+from aie_ebpf.readers.launches import LaunchReader
+from aie_ebpf.readers.lost import LostReader
+from aie_ebpf.targets import AttachPoint, attach_points
+from aie_ebpf.usdt import gc_points
+
+UPROBE_SETS: Final = tuple(each.name for each in SETS if each.when is not When.ALWAYS)
+_BASE: Final = ("common.h", "watched.h", "watched_there.h")
+
+
+class _Group(NamedTuple):
+    """Sets whose programs share maps, and so are one module, compiled when the first of them is attached."""
+
+    sets: tuple[str, ...]
+    programs: tuple[str, ...]
+
+
+_GROUPS: Final = (
+    _Group(
+        ("cuda_memory", "cuda_sync", "cuda_copy"),
+        ("cuda.h", "cuda_memory", "cuda_memory_calls", "cuda_sync", "cuda_copy", "cuda_copy_shapes"),
+    ),
+    _Group(("cuda_launch",), ("cuda.h", "cuda_launch")),
+    _Group(("gc",), ("gc",)),
+)
+_CUDA, _LAUNCHES, _GC = _GROUPS
+
+
+@dataclass(slots=True)
+class Attached:
+    """What a set holds of a process, and what can be seen by it."""
+
+    coverage: Coverage
+    probes: list[Probe] = field(default_factory=list)
+    points: set[AttachPoint] = field(default_factory=set)
+
+
+class UprobeSets:
+    """Modules, readers, and the attaching of their programs."""
+
+    def __init__(self, bcc: Bcc, without: frozenset[str]) -> None:
+        """Compiles nothing yet."""
+        self._bcc = bcc
+        self._without = without
+        self._elfs = ElfCache()
+        self._modules: dict[_Group, Module] = {}
+        self._failed: dict[_Group, str] = {}
+        self._cuda: CudaReader | None = None
+        self._launches: LaunchReader | None = None
+        self._gc: GcReader | None = None
+        self._lost: list[LostReader] = []
+        self._spaces: dict[int, AddressSpace] = {}
+        self._kinds: dict[str, dict[AttachPoint, list[str]]] = defaultdict(dict)
+        self.mixes: dict[str, Mix] = {}
+        """Which kinds the hits of a set are made of, of those that were attached so far."""
+
+    def states(self) -> tuple[SetState, ...]:
+        """Every set of uprobes: whether it can be used, as far as is known before the first process that needs it."""
+        return tuple(SetState(set=name, loaded=not self._refusal(name), reason=self._refusal(name)) for name in UPROBE_SETS)
+
+    def outlook(self, name: str, target: Target) -> Coverage:
+        """What a window of this set would see of a process; attaches nothing."""
+        points, coverage = self._plan(name, target)
+        return msgspec.structs.replace(coverage, state="window") if points else coverage
+
+    def attach(self, name: str, target: Target, known: Attached | None = None) -> Attached:
+        """Attaches a set to a process, or to what it has loaded since `known`."""
+        points, coverage = self._plan(name, target)
+        attached = known or Attached(coverage)
+        errors = []
+        fresh = [point for point in points if point not in attached.points]
+        if fresh:
+            try:
+                module = self._module(name)
+                errors = [error for point in fresh if (error := self._attach(module, name, point, target.tgid, attached))]
+            except BpfError as error:  # the set's programs cannot be had at all
+                errors = [str(error)]
+        if errors and not attached.probes:
+            coverage = msgspec.structs.replace(coverage, state="off", reason=errors[0])
+        elif errors:
+            coverage = msgspec.structs.replace(coverage, state="part", missing=(*coverage.missing, *errors))
+        attached.coverage = msgspec.structs.replace(coverage, probes=len(attached.probes))
+        return attached
+
+    def forget(self, tgid: int) -> None:
+        """A process ended or is released: what maps hold of it is dropped."""
+        self._spaces.pop(tgid, None)
+        for reader in (self._cuda, self._launches, self._gc):
+            if reader is not None:
+                reader.forget(tgid)
+
+    def read_cuda(self, now_ns: int) -> dict[int, Cuda]:
+        """What processes did with CUDA since the reading before. Raises BpfError."""
+        found = self._cuda.read(now_ns, self._module_at) if self._cuda is not None else {}
+        for tgid, launches in (self._launches.read() if self._launches is not None else {}).items():
+            found[tgid] = msgspec.structs.replace(found.get(tgid, Cuda()), launches=launches)
+        return found
+
+    def read_gc(self) -> dict[int, Histogram]:
+        """Collections of Python's garbage collector. Raises BpfError."""
+        return self._gc.read() if self._gc is not None else {}
+
+    def read_lost(self) -> Iterable[dict[str, int]]:
+        """What could not be noted, by module. Raises BpfError."""
+        return [reader.read() for reader in self._lost]
+
+    def _module_at(self, tgid: int, address: int) -> str:
+        """The file that an address of a process is in. Its mappings are read again when an address is in none of those known."""
+        space = self._spaces.get(tgid)
+        if space is None or space.module_at(address) == GONE:
+            space = self._spaces[tgid] = address_space(tgid)
+        return space.module_at(address)
+
+    def _refusal(self, name: str) -> str:
+        return "left out by configuration" if name in self._without else self._failed.get(_group_of(name), "")
+
+    def _plan(self, name: str, target: Target) -> tuple[list[AttachPoint], Coverage]:
+        """Where a set is to be attached in a process, and what can be seen so."""
+
+        def off(reason: str) -> Coverage:
+            return Coverage(engine=target.engine, tgid=target.tgid, set=name, state="off", reason=reason)
+
+        refusal = self._refusal(name)
+        if refusal:
+            return [], off(refusal)
+        if name in _GC.sets:
+            points, reason = gc_points(target.tgid, cache=self._elfs)
+            missing: tuple[str, ...] = ()
+        else:
+            libraries = cuda_libraries(target.tgid, cache=self._elfs)
+            if libraries.driver is None:
+                return [], off(libraries.sentences()[0])
+            points, unseen = attach_points(libraries.files, [row for row in UPROBES if row.set == name], cache=self._elfs)
+            missing = tuple(dict.fromkeys((*(each.reason for each in unseen), *libraries.sentences())))
+            reason = missing[0] if missing else "nothing of it is in the driver's library"
+        if not points:
+            return [], off(reason)
+        state = "part" if missing else "on"
+        return points, Coverage(engine=target.engine, tgid=target.tgid, set=name, state=state, missing=missing)
+
+    def _attach(self, module: Module, name: str, point: AttachPoint, tgid: int, attached: Attached) -> str:
+        """The program at the return before the one at the entry, so that a call that is entered is seen to return. Returns what
+        went wrong, or ""."""
+        kinds = []
+        try:
+            for function, on_return in ((point.row.on_return, True), (point.row.entry, False)):
+                if function is not None:
+                    path, semaphore = str(point.path), point.semaphore_offset
+                    probe = module.attach_uprobe(
+                        path, point.offset, function, tgid, on_return=on_return, semaphore_offset=semaphore
+                    )
+                    attached.probes.append(probe)
+                    kinds.append(URETPROBE if on_return else entry_kind(_code_at(point)))
+        except (BpfError, OSError) as error:
+            return f"{point.symbol}: {error}"
+        attached.points.add(point)
+        self._kinds[name][point] = kinds
+        self.mixes[name] = mix_of(kind for each in self._kinds[name].values() for kind in each)
+        return ""
+
+    def _module(self, name: str) -> Module:
+        """Raises BpfError, at every call after one that failed."""
+        group = _group_of(name)
+        if group in self._failed:
+            raise BpfError(self._failed[group])
+        if group not in self._modules:
+            try:
+                module = self._bcc.compile(*_BASE, *group.programs)
+                self._read_from(group, module)
+            except BpfError as error:
+                self._failed[group] = str(error)
+                raise
+            self._modules[group] = module
+            self._bcc.trim()
+        return self._modules[group]
+
+    def _read_from(self, group: _Group, module: Module) -> None:
+        if group is _CUDA:
+            self._cuda = CudaReader(module)
+        elif group is _LAUNCHES:
+            self._launches = LaunchReader(module)
+        else:
+            self._gc = GcReader(module)
+        self._lost.append(LostReader(module))
+
+
+def _group_of(name: str) -> _Group:
+    return next(group for group in _GROUPS if name in group.sets)
+
+
+def _code_at(point: AttachPoint) -> bytes:
+    with point.path.open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), 2, point.offset)
