@@ -69,7 +69,7 @@ def _not_up(gpu: Gpu, xids: Sequence[Condition]) -> Iterator[Condition]:
     """Its XIDs are why, not one more thing that is wrong."""
     word = gpu_words.not_up(gpu.reason)
     why = "; ".join(f"{one.words}, {one.detail}" for one in xids)
-    yield Condition("critical", "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do, gpu.not_up_since_s)
+    yield Condition(word.severity, "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do, gpu.not_up_since_s)
 
 
 def _clocks(gpu: Gpu) -> Iterator[Condition]:

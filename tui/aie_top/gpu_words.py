@@ -38,6 +38,18 @@ NOT_UP: Final[dict[str, Words]] = {
         "the driver does not answer about it",
         "Look at `dmesg` for XIDs 119 and 120; often a reboot is needed.",
     ),
+    "released": Words(
+        "info",
+        "GIVEN BACK",
+        "the agent let go of the driver, as SIGUSR1 asked, so that it can be changed",
+        "SIGUSR1 again takes it at once; else it comes back by itself.",
+    ),
+    "closed": Words(
+        "critical",
+        "NO DRIVER",
+        "the driver cannot be asked about any GPU",
+        "The state of the source nvml says why, and `aie-agent check` on that host.",
+    ),
     "error": Words("critical", "ERROR", "the driver answers with an error", "`aie-agent check` on that host has the error's text."),
 }
 
