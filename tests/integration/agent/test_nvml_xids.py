@@ -97,52 +97,6 @@ def test_lines_that_came_before_and_after_the_start(kmsg: Callable[[str], None])
     with_facility_1.close()
 
 
-def test_what_was_counted_before_a_read_failed_is_not_counted_again(kmsg: Callable[[str], None]) -> None:
-    """The log is opened anew then, and the kernel gives it from its beginning."""
-    name = {LOST_BUS: "7"}
-    kernel_log = KernelLog()
-    xids = Xids(kernel_log=kernel_log, facility=USER_FACILITY)
-    xids.collect(name)
-    kmsg("NVRM: Xid (PCI:00fe:ee:01): 79, pid=1, name=one, text of the driver")
-    assert xids_of(xids, name) == {"79": 1.0}
-    unreadable = os.open(os.devnull, os.O_WRONLY)
-    assert kernel_log._descriptor is not None
-    os.dup2(unreadable, kernel_log._descriptor)
-    os.close(unreadable)
-    assert xids_of(xids, name) == {"79": 1.0}
-    assert "kernel_log" in xids.problems
-    kmsg("NVRM: Xid (PCI:00fe:ee:01): 79, pid=1, name=two, while nobody could read")
-    assert xids_of(xids, name) == {"79": 2.0}
-    assert "kernel_log" not in xids.problems
-    assert xids_of(xids, name) == {"79": 2.0}
-    xids.close()
-
-
-def test_what_a_failed_read_had_read_comes_with_the_next(tmp_path: Path) -> None:
-    """A descriptor that fails in the midst of the log, and then is opened anew: as in the test of records that were overwritten."""
-    answers: Iterator[bytes | OSError] = iter(
-        [b"4,1,5,-;one\n", BlockingIOError(11, "empty"), b"4,2,6,-;two\n", OSError(5, "Input/output error")]
-        + [b"4,1,5,-;one\n", b"4,2,6,-;two\n", b"4,3,7,-;three\n", BlockingIOError(11, "empty")]
-    )
-    log = KernelLog(tmp_path / "log")
-    (tmp_path / "log").write_bytes(b"")
-    real_read = os.read
-
-    def read(descriptor: int, size: int) -> bytes:
-        answer = next(answers) if descriptor == log._descriptor else real_read(descriptor, size)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "read", read)
-        assert [record.text for record in log.read()] == ["one"]
-        with pytest.raises(OSError, match="Input/output error"):
-            log.read()
-        assert [record.text for record in log.read()] == ["two", "three"]
-    log.close()
-
-
 def test_what_a_user_writes_is_not_believed(kmsg: Callable[[str], None]) -> None:
     as_in_production = Xids(kernel_log=KernelLog(), facility=KERNEL_FACILITY)
     as_in_production.collect({})
