@@ -31,11 +31,20 @@ class _Layout(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-def gil_range(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tuple[int, int] | None:
-    """The addresses of `_PyRuntime` in a process: the first, and the one behind the last. None where it is no CPython, where the
-    symbol is hidden, or when the process is gone."""
+class Interpreter(NamedTuple):
+    """The CPython of a process: the file that holds it, a path that opens it, and the addresses of `_PyRuntime` in memory: the
+    first, and the one behind the last."""
+
+    file: MappedFile
+    path: Path
+    start: int
+    end: int
+
+
+def interpreter(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> Interpreter | None:
+    """None where the process is no CPython, where its symbol is hidden, or when it is gone."""
     cache = cache or ElfCache()
-    for file in interpreter_files(tgid, proc):
+    for file in _candidates(tgid, proc):
         path = access_path(file, proc)
         if path is None:
             continue
@@ -44,13 +53,19 @@ def gil_range(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tu
             if layout.runtime is not None:
                 vaddr, size = layout.runtime
                 start = vaddr + load_bias(file, layout.segments)
-                return start, start + size
+                return Interpreter(file, path, start, start + size)
         except ElfError:  # a file that is named like an interpreter and is none
             continue
     return None
 
 
-def interpreter_files(tgid: int, proc: Path = PROC) -> list[MappedFile]:
+def gil_range(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tuple[int, int] | None:
+    """The addresses of `_PyRuntime` in a process: the first, and the one behind the last. None as for `interpreter`."""
+    found = interpreter(tgid, proc, cache)
+    return (found.start, found.end) if found is not None else None
+
+
+def _candidates(tgid: int, proc: Path) -> list[MappedFile]:
     """The files of a process that may hold an interpreter: the executable, whose symbols go before a library's, and libpython."""
     files = mapped_files(tgid, proc)
     executable = _executable(tgid, proc)

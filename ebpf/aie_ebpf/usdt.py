@@ -12,8 +12,8 @@ from typing import Final
 from aie_ebpf.cuda_probes import Uprobe
 from aie_ebpf.elf import ElfError
 from aie_ebpf.elf_cache import ElfCache
-from aie_ebpf.mappings import PROC, access_path
-from aie_ebpf.python_runtime import interpreter_files
+from aie_ebpf.mappings import PROC
+from aie_ebpf.python_runtime import interpreter
 from aie_ebpf.targets import AttachPoint
 
 _PROVIDER: Final = "python"
@@ -29,24 +29,19 @@ GC_PROBES: Final = (
 def gc_points(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tuple[list[AttachPoint], str]:
     """Where to attach the programs of `gc` in a process, or an empty list and why it cannot be seen there."""
     cache = cache or ElfCache()
-    reason = "the process is no CPython"
-    for file in interpreter_files(tgid, proc):
-        path = access_path(file, proc)
-        if path is None:
-            reason = f"{file.name} cannot be opened"
-            continue
-        try:
-            notes = cache.ask(path, "usdt", lambda elf: elf.usdt_notes())
-        except ElfError as error:
-            reason = f"{file.name}: {error}"
-            continue
-        by_name = {row.symbols[0]: row for row in GC_PROBES}
-        points = [
-            AttachPoint(by_name[note.name], note.name, path, note.offset, note.semaphore_offset)
-            for note in notes
-            if note.provider == _PROVIDER and note.name in by_name
-        ]
-        if {point.symbol for point in points} == set(by_name):
-            return points, ""
-        reason = f"{file.name} was built without USDT probes (--with-dtrace)"
-    return [], reason
+    found = interpreter(tgid, proc, cache)
+    if found is None:
+        return [], "the process is no CPython"
+    try:
+        notes = cache.ask(found.path, "usdt", lambda elf: elf.usdt_notes())
+    except ElfError as error:
+        return [], f"{found.file.name}: {error}"
+    rows = {row.symbols[0]: row for row in GC_PROBES}
+    points = [
+        AttachPoint(rows[note.name], note.name, found.path, note.offset, note.semaphore_offset)
+        for note in notes
+        if note.provider == _PROVIDER and note.name in rows
+    ]
+    if {point.symbol for point in points} != set(rows):
+        return [], f"{found.file.name} was built without USDT probes (--with-dtrace)"
+    return points, ""
