@@ -40,13 +40,13 @@ def lanes(width: str) -> int | None:
     return int(text) if text.isdecimal() and 0 < int(text) <= _MAX_LANES else None
 
 
-def read_slot(bus: str, root: Path = PCI_DEVICES) -> Slot | None:
+def read_slot(bus: str, root: Path | None = None) -> Slot | None:
     """The link of the GPU with this bus id. None where the kernel shows no such device.
 
     The port is the device above it. In a virtual machine that is a port of the hypervisor's, which may say anything: whoever
     compares takes what the link does now as possible.
     """
-    link = root / sysfs_name(bus)
+    link = (root or PCI_DEVICES) / sysfs_name(bus)
     try:
         card = link.resolve(strict=True)
     except (OSError, RuntimeError):
