@@ -1,5 +1,5 @@
-"""Programs whose threads wait for one known thing each. Run as `python wait_programs.py NAME`: each prints "ready", does its work when a
-line comes on stdin, prints one line of JSON about it, and waits for another line to end."""
+"""Programs whose threads wait for one known thing each. Run as `python wait_programs.py NAME [--name COMM]`: each prints "ready",
+does its work when a line comes on stdin, prints one line of JSON about it, and waits for another line to end."""
 
 from __future__ import annotations
 
@@ -119,7 +119,14 @@ def sleeper() -> dict[str, float]:
     return {}
 
 
+def _call_threads(name: str) -> None:
+    """Threads are named after the one that starts them: bpftrace finds them so."""
+    Path("/proc/self/comm").write_text(name)
+
+
 if __name__ == "__main__":
+    if "--name" in sys.argv:
+        _call_threads(sys.argv[sys.argv.index("--name") + 1])
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(globals()[sys.argv[1]]()), flush=True)
