@@ -12,7 +12,9 @@ from aie_agent.outputs.probe_rows import probe_fields
 from aie_agent.samples import Found
 from aie_agent.series import HistogramSeries, Series
 from aie_agent.sources.bpf.build import NoProbes, Probes
+from aie_agent.sources.containers import pod_uid
 from aie_agent.sources.process import ProcessRow, ProcessSource
+from aie_agent.sources.procfs_text import container_id
 from aie_agent.store import Store
 from aie_telemetry import api
 
@@ -76,8 +78,7 @@ class EngineRows:
             name=name,
             state=self._engines.state(name),
             down_since_s=self._engines.down_since_s(name),
-            container=found.container if found else None,
-            pod=found.pod if found else None,
+            **self._place(name, found),
             metrics_from=self._origins(name, now_s),
             processes=tuple(_process(row) for row in self._processes.rows(name)),
             page_reason=self._page_reason(name, found),
@@ -149,6 +150,14 @@ class EngineRows:
             "generation_tokens_history": rate_history(tokens, now_s, HISTORY_POINTS, HISTORY_STEP_S),
             "running_history": level_history(running, now_s, HISTORY_POINTS, HISTORY_STEP_S),
         }
+
+    def _place(self, name: str, found: Found | None) -> Mapping[str, Any]:
+        """In which container and pod it runs: as the scan found it, else as the control groups of its first process say."""
+        if found is not None:
+            return {"container": found.container, "pod": found.pod}
+        groups = next((row.cgroups for row in self._processes.rows(name) if row.cgroups is not None), None)
+        paths = "\n".join(filter(None, groups or ())).encode("utf-8", "surrogateescape")
+        return {"container": container_id(paths), "pod": pod_uid(paths)}
 
     def _note(self, name: str, found: Found | None) -> str | None:
         """What cannot be seen of an engine, and why."""

@@ -15,6 +15,7 @@ from aie_agent.sources.cgroup import Cgroups
 from aie_agent.sources.monotonic import MonotonicSum
 from aie_agent.sources.process_reader import ProcessReader, ProcessReading
 from aie_agent.sources.procfs import Procfs
+from aie_agent.sources.procfs_text import CgroupPaths
 from aie_telemetry.catalogue import Kind
 
 _Series = tuple[str, Tags]  # a metric and its labels besides the engine
@@ -48,6 +49,7 @@ class ProcessRow(NamedTuple):
     threads: int
     state: str
     state_since_s: float
+    cgroups: CgroupPaths | None = None
 
 
 class _Engine(NamedTuple):
@@ -201,4 +203,5 @@ def _row(reading: ProcessReading) -> ProcessRow:
         threads=reading.stat.threads,
         state=reading.stat.state,
         state_since_s=reading.state_since_s,
+        cgroups=reading.cgroups,
     )

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes.proc_tree import ProcTree
 
 from aie_agent.about import About
 from aie_agent.analysis.memory import unaccounted
@@ -24,6 +25,8 @@ E = (("engine", "e"), ("model", "m"))
 CPU = (("device", "cpu"), ("engine", "e"))
 TTFT = CATALOGUE["aie_engine_time_to_first_token_seconds"]
 MIB = float(1 << 20)
+HEX = "0123456789abcdef" * 4
+POD = "0a1b2c3d-4e5f-6789-abcd-ef0123456789"
 
 
 class World:
@@ -171,6 +174,30 @@ async def test_an_engine_is_up_since_its_process_began_where_it_does_not_say(tmp
     assert builder.build(now_s + 5.0).engines[0].uptime_s == now_s + 5.0 - row.start_time_s
     world.feed("statsd", now_s, gauge("aie_engine_start_time_seconds", now_s - 1.0))
     assert builder.build(now_s).engines[0].uptime_s == 1.0, "what it says goes before"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container", "pod"),
+    [
+        (f"0::/kubepods/burstable/pod{POD}/{HEX}\n", HEX[:12], POD),
+        (f"4:memory:/kubepods/pod{POD}/{HEX}\n3:cpu,cpuacct:/kubepods/pod{POD}/{HEX}\n", HEX[:12], POD),
+        (f"0::/system.slice/docker-{HEX}.scope\n", HEX[:12], None),
+        ("0::/user.slice\n", None, None),
+    ],
+)
+async def test_an_engine_that_no_scan_knows_is_in_the_container_and_pod_of_its_process(
+    tmp_path: Path, cgroup: str, container: str | None, pod: str | None
+) -> None:
+    world, tree = World(tmp_path), ProcTree(tmp_path / "proc")
+    tree.process(10, cgroup=cgroup)
+    procfs = Procfs(tree.root)
+    engines = Engines(procfs.start_ticks)
+    engines.declare("mine", Origin.STATSD, 10)
+    processes = ProcessSource(engines, procfs)
+    await processes.collect(1000.0)
+    builder = SnapshotBuilder(world.store, engines, processes, [], About("test", "host", "kernel", 900.0), 60.0)
+    (engine,) = builder.build(1000.0).engines
+    assert (engine.container, engine.pod) == (container, pod)
 
 
 def test_host_shares(world: World) -> None:
