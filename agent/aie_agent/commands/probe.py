@@ -155,8 +155,8 @@ def _labels(tags: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _section(set_: str) -> BpfSection:
-    """All else stays off: this child is to cost what its one set does."""
-    return BpfSection(budget=1.0, without=tuple(each.name for each in SETS if each.name != set_))
+    """What this child is to do is its one set; locks and sched own the table of who is watched, and stay."""
+    return BpfSection(budget=1.0, without=tuple(each.name for each in SETS if each.name not in (set_, "locks", "sched")))
 
 
 def _targets(arguments: argparse.Namespace, name: str) -> tuple[Target, ...]:

@@ -183,7 +183,7 @@ def _levels(report: Report, levels: Levels, sums: Sums) -> None:
     for cost in report.costs:
         sums.add("aie_agent_probe_overhead_ratio", (cost.engine,), cost.ratio)
     for each in levels.coverage:
-        if each.state in ("on", "part"):
+        if each.state in ("on", "part") and each.probes:  # tracepoints are the host's, and attached to nobody
             sums.add("aie_agent_probes_attached", (each.engine, _label(each.set)), each.probes)
     for engine in dict.fromkeys(each.engine for each in report.processes if each.cuda is not None):
         cudas = [each.cuda for each in report.processes if each.engine == engine and each.cuda is not None]
