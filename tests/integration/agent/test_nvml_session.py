@@ -147,17 +147,37 @@ async def test_nvml_is_not_shut_down_under_the_thread_that_waits_for_events(
     try:
         await host.until(at, lambda _: gpus.calls("nvmlEventSetWait_v2") > waits)
         at.release()
-        found = await closed(at)
-        assert host.up(found) == dict.fromkeys("0123", "hung")
-        assert gpus.calls("nvmlShutdown") == 0
-        at.release()
-        found = await host.look(at)
+        with pytest.raises(SourceError, match="cannot be given back") as raised:
+            await at.collect(time.time())
+        assert raised.value.batch is not None
+        found = host.numbers(raised.value.batch)
         assert host.up(found) == dict.fromkeys("0123", ""), "the GPUs themselves are read on"
+        assert ("aie_gpu_power_watts", "0") in found
+        at.release()
+        assert host.up(await host.look(at)) == dict.fromkeys("0123", "")
         await at.close()
         assert gpus.calls("nvmlShutdown") == 0
         assert "NVML is left open" in caplog.text
     finally:
         gpus.delay("nvmlEventSetWait_v2", 0.0)
+
+
+async def test_events_come_again_after_a_wait_that_hung_while_nvml_was_to_be_given_back(gpus: Controller, folders: Path) -> None:
+    at = host.source(xids=True)
+    await host.until(at, lambda found: found["aie_gpu_xid_source_up", "nvml_events"] == 1)
+    waits = gpus.calls("nvmlEventSetWait_v2")
+    gpus.delay("nvmlEventSetWait_v2", 600.0)
+    await host.until(at, lambda _: gpus.calls("nvmlEventSetWait_v2") > waits)
+    at.release()
+    assert "cannot be given back" in await host.reason(at)
+    at.release()
+    assert (await host.look(at))["aie_gpu_xid_source_up", "nvml_events"] == 0
+    gpus.delay("nvmlEventSetWait_v2", 0.0)
+    await host.until(at, lambda found: found["aie_gpu_xid_source_up", "nvml_events"] == 1)
+    gpus.push_xid(1, 62)
+    await host.until(at, lambda found: found["aie_gpu_xid_errors_total", "1", "62"] == 1)
+    await at.close()
+    assert gpus.calls("nvmlShutdown") == 1
 
 
 async def test_nvml_is_not_shut_down_under_a_gpu_that_hangs(
@@ -182,6 +202,34 @@ async def test_nvml_is_not_shut_down_under_a_gpu_that_hangs(
     await at.close()
     assert gpus.calls("nvmlShutdown") == 2
     assert not caplog.text
+
+
+def wait_for_lanes(at: NvmlSource) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while at._lanes.away():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+async def test_while_closing_hangs_nothing_is_asked(gpus: Controller, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aie_agent.sources.nvml.source._CLOSE_PATIENCE_S", 0.2)
+    at = host.source()
+    await host.look(at)
+    gpus.delay("nvmlShutdown", 600.0)
+    at.release()
+    for _ in range(3):
+        power = gpus.calls("nvmlDeviceGetPowerUsage")
+        with pytest.raises(SourceError, match="NVML hangs") as raised:
+            await at.collect(time.time())
+        assert raised.value.batch is not None
+        assert host.up(host.numbers(raised.value.batch)) == dict.fromkeys("0123", "hung")
+        assert gpus.calls("nvmlDeviceGetPowerUsage") == power
+    gpus.delay("nvmlShutdown", 0.0)
+    at.release()
+    wait_for_lanes(at)
+    assert host.up(await host.look(at)) == dict.fromkeys("0123", "")
+    assert opened(gpus) == 2
+    await at.close()
 
 
 def xids_at_zero(found: host.Numbers, gpu: str) -> set[str]:

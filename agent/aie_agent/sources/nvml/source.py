@@ -81,6 +81,8 @@ class NvmlSource:
         self._next_apart_s = 0.0
         self._must_reopen = False
         self._released_until_s: float | None = None
+        self._is_held = False
+        """It was to be given back, and a thread is inside it."""
 
     def release(self) -> None:
         """Gives NVML back at the next collection, so that the driver or MIG can be changed, for `released_for`; or, when it is
@@ -101,6 +103,8 @@ class NvmlSource:
             self._add_xids(batch, self._xids)
         if self._joined is not None:
             batch.points += await self._joined.collect(list(self._on_gpus.values()), now_s)
+        if self._is_held:
+            raise SourceError(_IN_USE, batch)
         return batch
 
     def processes(self, gpu: int) -> tuple[GpuProcess, ...]:
@@ -146,14 +150,15 @@ class NvmlSource:
         await self._reopen(now_s)
 
     async def _be_released(self, now_s: float) -> None:
-        until_s = self._released_until_s
+        until_s, self._is_held = self._released_until_s, False
         if until_s is None:
             return
         if time.monotonic() >= until_s:
             self._released_until_s, self._next_try_s = None, 0.0
             return
-        if not await self._end_session():
-            raise self._closed(now_s, _IN_USE, _HUNG)
+        self._is_held = not await self._let_go(now_s)
+        if self._is_held:
+            return  # what still answers is read on
         text = f"NVML is given back for {self._config.released_for:g} s (SIGUSR1; again to take it at once)"
         raise self._closed(now_s, text, _RELEASED)
 
@@ -170,7 +175,7 @@ class NvmlSource:
 
     async def _reopen(self, now_s: float) -> None:
         self._next_try_s = time.monotonic() + self._config.retry
-        if not await self._end_session():
+        if not await self._let_go(now_s):
             return  # what still answers is read on; at the next `retry` it is tried again
         self._must_reopen = False
         await self._lanes.run([Job(_SESSION, self._session.open)], _OPEN_PATIENCE_S)
@@ -180,12 +185,19 @@ class NvmlSource:
             raise self._closed(now_s, self._session.error or "NVML is closed")
         self._cycle = self._in_vain = 0
         self._took_s.clear()
-        self._watched.clear()
         self._on_gpus.clear()
+
+    async def _let_go(self, now_s: float) -> bool:
+        """As `_end_session`. Raises SourceError where closing itself hangs: nothing may be asked then."""
+        is_closed = await self._end_session()
+        if _SESSION in self._lanes.away():
+            raise self._closed(now_s, _HANGS, _HUNG)
+        return is_closed
 
     async def _end_session(self) -> bool:
         """Closes the session if there is one. False while a thread is inside NVML: what it works on must not be taken away."""
         await self._end_apart()
+        self._watched = []  # where the session stays, events are waited for anew: that is ended in any case
         if self._session.is_open and not self._lanes.away() and not self._apart.away():
             await self._lanes.run([Job(_SESSION, self._close_session)], _CLOSE_PATIENCE_S)
         return not self._session.is_open and not self._lanes.away() and not self._apart.away()
