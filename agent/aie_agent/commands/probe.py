@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ LONGEST_S: Final = 120.0
 _SHOWN: Final = {"cuda_launch": ("aie_cuda_launches_total",), "gc": ("aie_process_gc_seconds",)}
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """One series over the window: how often, and for a distribution of times the median, the 99th percentile and the sum."""
 
     metric: str
@@ -103,21 +103,24 @@ def answer_of(window: Window, set_: str, engine: str) -> Answer:
     sums = add_up(window.reports, Levels(window.ready, (), {}))
     closed = window.closed
     seconds = max(closed.open_s, 1e-3)
+    shown = _SHOWN[set_]
     points = [
-        Seen(each.name, _labels(each.tags), each.value, each.value / seconds) for each in sums.points() if each.name in _SHOWN[set_]
+        Seen(metric=each.name, labels=_labels(each.tags), times=each.value, per_second=each.value / seconds)
+        for each in sums.points()
+        if each.name in shown
     ]
     distributions = [
         Seen(
-            each.name,
-            _labels(each.tags),
-            sum(each.counts),
-            sum(each.counts) / seconds,
-            quantile(each.bounds, each.counts, 0.5),
-            quantile(each.bounds, each.counts, 0.99),
-            each.total,
+            metric=each.name,
+            labels=_labels(each.tags),
+            times=sum(each.counts),
+            per_second=sum(each.counts) / seconds,
+            p50_seconds=quantile(each.bounds, each.counts, 0.5),
+            p99_seconds=quantile(each.bounds, each.counts, 0.99),
+            total_seconds=each.total,
         )
         for each in sums.histograms()
-        if each.name in _SHOWN[set_]
+        if each.name in shown
     ]
     return Answer(
         engine=engine,
@@ -140,11 +143,12 @@ def lines(answer: Answer) -> Iterator[str]:
         yield f"{answer.set}: nothing happened in {answer.open_s:.1f} s"
     for each in answer.seen:
         labels = ", ".join(f"{name}={value}" for name, value in each.labels.items())
+        name = f"{each.metric}{{{labels}}}" if labels else each.metric
         shape = ""
         if each.p50_seconds is not None and each.p99_seconds is not None and each.total_seconds is not None:
             shape = f"; half within {1e3 * each.p50_seconds:.3g} ms, P99 {1e3 * each.p99_seconds:.3g} ms"
             shape += f", {each.total_seconds:.3g} s together"
-        yield f"{each.metric}{{{labels}}}: {each.times:g}, {each.per_second:.3g} a second{shape}"
+        yield f"{name}: {each.times:g}, {each.per_second:.3g} a second{shape}"
     share = 100 * answer.stolen_s / answer.open_s
     taken = f"{1e3 * answer.stolen_s:.3g} ms in {answer.open_s:.1f} s ({share:.2g} % of one CPU), {answer.hits} hits"
     yield f"taken from {answer.engine}: {taken}"
