@@ -86,11 +86,11 @@ def find() -> Path | None:
     return None if found is None else Path(found)
 
 
-def dump(tgid: int, now_s: float, time_limit_s: float = TIME_LIMIT_S, procfs: Procfs | None = None) -> Dump:
+def dump(tgid: int, now_s: float, time_limit_s: float = TIME_LIMIT_S, program: Path | None = None) -> Dump:
     """The stacks of a process, which runs on meanwhile; `now_s` dates them. Takes 20 ms for a small process, and blocks for
-    `time_limit_s` at most. Raises StacksError."""
-    procfs = procfs or Procfs()
-    program = find()
+    `time_limit_s` at most. `program` is py-spy, by default the one that `find` finds. Raises StacksError."""
+    procfs = Procfs()
+    program = program or find()
     if program is None:
         raise StacksError("not_installed", "py-spy is not installed: pip install py-spy")
     start_ticks = procfs.start_ticks(tgid)
