@@ -7,7 +7,7 @@ driver; it is said, so that nobody looks for calls of libcudart that cannot be t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +22,9 @@ _RUNTIME: Final = re.compile(r"libcudart(-[0-9a-f]+)?\.so")
 _FATBIN_SECTIONS: Final = frozenset({".nv_fatbin", "__nv_relfatbin"})
 _REGISTRATION: Final = "__cudaRegisterFatBinary"
 _CALL: Final = "cudaMalloc"
+# A process of PyTorch has some hundred.
+_MOST_FILES: Final = 1000
+_MOST_NAMES: Final = 4
 
 
 class CudaLibraries(NamedTuple):
@@ -47,10 +50,9 @@ def cuda_libraries(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) 
     if driver is None:
         return CudaLibraries(files, None, runtimes)
     cache = cache or ElfCache()
-    static, unread = [], []
-    for file in files:
-        if file == driver or file in runtimes:
-            continue
+    others = [file for file in files if file != driver and file not in runtimes]
+    static, unread = [], [file.name for file in others[_MOST_FILES:]]
+    for file in others[:_MOST_FILES]:
         path = access_path(file, proc)
         try:
             if path is None:
@@ -83,7 +85,13 @@ def _sentences(libraries: CudaLibraries) -> Iterable[str]:
     if libraries.driver.is_deleted:
         yield f"{libraries.driver.name} was replaced on disk while the process uses it: the old one is probed"
     if libraries.static_runtime_in:
-        names = ", ".join(file.name for file in libraries.static_runtime_in)
+        names = _listed([file.name for file in libraries.static_runtime_in])
         yield f"CUDA's runtime is linked statically into {names}: its calls are seen where they reach the driver"
     if libraries.unread:
-        yield f"not looked into: {', '.join(libraries.unread)}"
+        yield f"whether a runtime is linked statically into {_listed(libraries.unread)} is not known: not looked into"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some names, and how many more."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

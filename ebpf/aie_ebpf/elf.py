@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from aie_ebpf.elf_file import ElfError, ElfFile, Section, string_at
@@ -34,6 +35,7 @@ _MOST_IMPORTS: Final = 1 << 16
 _LONGEST_NAME: Final = 4096
 _LARGEST_SYMTAB: Final = 16 << 20
 _LARGEST_STRTAB: Final = 32 << 20
+_MOST_OCCURRENCES: Final = 64  # of one name among a file's names: linkers merge them
 _NT_STAPSDT: Final = 3
 _USDT: Final = struct.Struct("<QQQ")  # location, base, semaphore
 
@@ -249,7 +251,7 @@ class Elf(ElfFile):
             raise ElfError(f"a symbol table of {table.size} bytes is too large to be searched")
         text = self.read(strings.offset, strings.size)
         # Linkers let a name share the end of a longer one, so that it may begin anywhere.
-        name_at = {at: name for name in names for at in _occurrences(text, name.encode() + b"\0")}
+        name_at = {at: name for name in names for at in islice(_occurrences(text, name.encode() + b"\0"), _MOST_OCCURRENCES)}
         found: dict[str, _Entry] = {}
         if not name_at:
             return found

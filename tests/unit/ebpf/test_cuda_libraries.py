@@ -86,6 +86,16 @@ def test_a_driver_that_was_replaced(tmp_path: Path, driver: Path) -> None:
         assert uses_cuda(tgid)
 
 
+def test_many_files_are_bounded_and_said(tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aie_ebpf.cuda_libraries._MOST_FILES", 2)
+    holders = [shared_library(tmp_path / f"lib{n}.so", HOLDS_ITS_OWN) for n in range(9)]
+    with loaded(tmp_path, driver, *holders) as tgid:
+        found = cuda_libraries(tgid)
+    others = len(found.files) - 1
+    assert len(found.unread) == others - 2
+    assert f" and {others - 2 - 4} more is not known" in found.sentences()[-1]
+
+
 def test_a_process_that_is_gone(tmp_path: Path, driver: Path) -> None:
     with loaded(tmp_path, driver) as tgid:
         pass

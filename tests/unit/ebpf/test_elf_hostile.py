@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +160,27 @@ def test_version_definitions_that_do_not_end(healthy: bytes) -> None:
     struct.pack_into("<HHHHIII", changed, at, 1, 0, 1, 1, 0, 20, 0xFFFFFFFF)
     _, answers = ask_everything(bytes(changed))
     assert isinstance(answers[0], ElfError)
+
+
+def test_a_name_that_is_repeated_for_ever_costs_no_memory(tmp_path: Path) -> None:
+    """Names of 16 MB, all the same: those that were merged by no linker are not all kept."""
+    source = "int wanted(void) { return 1; }"
+    names = b"".join([b"\0", b"wanted\0" * (1 << 21)])
+    path = shared_library(tmp_path / "lib.so", source)
+    changed = bytearray(path.read_bytes())
+    with Elf.open(path) as elf:
+        table = next(section for section in elf.sections if section.kind == "SHT_SYMTAB")
+        headers = struct.unpack_from("<Q", changed, 40)[0]
+        struct.pack_into("<QQ", changed, headers + table.link * 64 + 24, len(changed), len(names))
+    path.write_bytes(changed + names)
+    tracemalloc.start()
+    try:
+        with Elf.open(path) as elf:
+            elf.in_symbol_table(["wanted"])
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2 * len(names)
 
 
 def test_more_headers_than_any_file_has(healthy: bytes) -> None:
