@@ -1,0 +1,193 @@
+"""When threads that wait for each other are a finding, and all that looks like it and is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
+from aie_agent.analysis.findings import EngineCause, Limits, Stacks, View
+from aie_agent.analysis.lock_contention import episode, gil_contention, lock_contention
+from aie_agent.samples import Batch, Point
+from aie_agent.series import Series
+from aie_agent.store import Store
+from aie_telemetry.api import Finding, Lock
+from aie_telemetry.catalogue import CATALOGUE, Kind
+
+START_S = 1000.0
+Second = dict[str, float]
+"""Thread-seconds waited within one second, by reason."""
+
+
+class World:
+    """An engine whose probes report once a second, as increases, and only what increased."""
+
+    def __init__(self) -> None:
+        self.store = Store(max_series=1000, retention_s=300.0)
+        self.state = "up"
+        self.stacks: Stacks | None = None
+        self.locks: Sequence[Lock] = ()
+        self.now_s = START_S
+        self.view = View(
+            store=self.store,
+            engines=["e"],
+            state=lambda _: self.state,
+            processes=lambda _: [],
+            unanswered_since_s=lambda _: None,
+            limits=Limits(),
+            stacks=lambda engine, cause: self.stacks,
+            locks=lambda engine: self.locks,
+        )
+
+    def second(self, **waited: float) -> None:
+        """One second passes, in which threads waited so long."""
+        self.now_s += 1.0
+        points = [
+            Point("aie_process_wait_seconds_total", Kind.COUNTER, (("engine", "e"), ("reason", reason)), value, delta=True)
+            for reason, value in waited.items()
+        ]
+        points += [
+            Point("aie_process_lock_waits_total", Kind.COUNTER, (("engine", "e"), ("kind", reason)), 20 * value, delta=True)
+            for reason, value in waited.items()
+        ]
+        self.store.apply(Batch("bpf", self.now_s, points))
+
+    def seconds(self, count: int, cause: EngineCause = lock_contention, **waited: float) -> list[Finding | None]:
+        """So many such seconds, and what was found at the end of each."""
+        found = []
+        for _ in range(count):
+            self.second(**waited)
+            found.append(cause(self.view, "e", self.now_s))
+        return found
+
+
+def first_found(found: Sequence[Finding | None]) -> int | None:
+    return next((index for index, each in enumerate(found) if each is not None), None)
+
+
+def test_threads_that_wait_for_a_lock_are_found_within_the_window() -> None:
+    world = World()
+    world.seconds(20, lock=0.0)
+    found = world.seconds(20, lock=3.0)
+    at = first_found(found)
+    assert at is not None
+    assert at <= 4, "with three threads that wait all the time, three of five seconds are enough"
+    finding = found[-1]
+    assert finding is not None
+    assert (finding.cause, finding.subject, finding.severity) == ("lock_contention", "e", "warning")
+    assert finding.since_s == START_S + 20 + at + 1
+    waited, waits = finding.evidence
+    assert "3.00 s a second in total over the last 5 s (limit 0.5)" in waited.text
+    assert "60 such waits a second" in waits.text
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+    assert "aie-agent stacks --engine e" in finding.advice
+
+
+@pytest.mark.parametrize(("waited", "is_found"), [(0.49, False), (0.51, True)])
+def test_the_threshold_of_locks(waited: float, is_found: bool) -> None:
+    world = World()
+    assert (first_found(world.seconds(60, lock=waited)) is not None) == is_found
+
+
+@pytest.mark.parametrize(("waited", "is_found"), [(0.99, False), (1.01, True)])
+def test_the_threshold_of_the_gil(waited: float, is_found: bool) -> None:
+    world = World()
+    found = world.seconds(60, gil_contention, gil=waited)
+    assert (first_found(found) is not None) == is_found
+    if is_found:
+        assert found[-1] is not None
+        assert found[-1].cause == "gil_contention"
+        assert "over the last 10 s (limit 1)" in found[-1].evidence[0].text
+
+
+def test_it_ends_below_half_the_threshold_and_not_before() -> None:
+    world = World()
+    begun = world.seconds(20, lock=2.0)[-1]
+    assert begun is not None
+    held = world.seconds(60, lock=0.3)
+    assert all(held), "between half the threshold and the threshold it goes on"
+    assert {each.since_s for each in held if each is not None} == {begun.since_s}
+    assert world.seconds(20, lock=0.2)[-1] is None
+    assert world.seconds(60, lock=0.3)[-1] is None, "and does not begin there"
+
+
+NORMAL: dict[str, Callable[[int], Second]] = {
+    "an idle pool of 64 workers": lambda second: {"idle": 64.0, "lock": 0.0, "gil": 0.0},
+    "one thread that uses the GIL": lambda second: {"gil": 0.0, "lock": 0.0, "sleep": 20.0},
+    "a burst of 32 threads at one lock for a second": lambda second: {"lock": 32.0 if second % 60 == 30 else 0.0, "gil": 0.0},
+    "a burst of two seconds": lambda second: {"lock": 8.0 if second % 60 in (30, 31) else 0.0, "gil": 0.0},
+    "a burst at the GIL for four seconds": lambda second: {"gil": 3.0 if second % 60 in range(30, 34) else 0.0, "lock": 0.0},
+    "a little all the time": lambda second: {"lock": 0.2 + 0.2 * (second % 2), "gil": 0.9},
+    "threads that wait for the disk, the GPU and a CPU": lambda second: {"disk": 4.0, "gpu_sync": 2.0, "page_fault": 3.0},
+    "nothing at all": lambda second: {},
+}
+
+
+@pytest.mark.parametrize("name", NORMAL)
+@pytest.mark.parametrize("cause", [lock_contention, gil_contention])
+def test_what_is_normal_is_no_finding(name: str, cause: EngineCause) -> None:
+    world = World()
+    for second in range(300):
+        world.second(**NORMAL[name](second))
+        assert cause(world.view, "e", world.now_s) is None
+
+
+def test_an_engine_that_is_down_or_not_seen_any_more_waits_for_nothing() -> None:
+    world = World()
+    assert world.seconds(20, lock=2.0)[-1] is not None
+    world.state = "down"
+    assert lock_contention(world.view, "e", world.now_s) is None
+    world.state = "up"
+    assert lock_contention(world.view, "e", world.now_s + 30) is None, "the probes are gone"
+
+
+def test_a_pause_of_the_probes_is_no_time_waited() -> None:
+    world = World()
+    world.seconds(20, lock=0.0)
+    world.now_s += 60
+    assert first_found(world.seconds(2, lock=2.0)) is None
+
+
+def test_locks_and_stacks_are_evidence() -> None:
+    world = World()
+    lock = Lock(
+        tgid=10, address="0x7f00", kind="lock", waiting_threads=2.5, waits_per_second=40.0, longest_seconds=0.25, waiters=3,
+        line="lock.py:20 (work)",
+    )  # fmt: skip
+    world.locks = (lock, Lock(**{**{name: getattr(lock, name) for name in lock.__struct_fields__}, "kind": "gil", "line": None}))
+    world.stacks = Stacks(hang=("not this",), locks=("4 threads wait at lock.py:20 (work)",), gil=("x held it",), problems=("no",))
+    finding = world.seconds(20, lock=3.0)[-1]
+    assert finding is not None
+    texts = [each.text for each in finding.evidence]
+    assert texts[2].startswith("lock 0x7f00, lock.py:20 (work) of process 10: 2.50 threads waited on average, 40 waits a second")
+    assert "the longest 0.250 s, 3 threads wait now" in texts[2]
+    assert texts[3:] == ["4 threads wait at lock.py:20 (work)"]
+    assert finding.not_visible == ("no",)
+    finding = world.seconds(20, gil_contention, gil=3.0)[-1]
+    assert finding is not None
+    assert [each.text for each in finding.evidence][3:] == ["x held it"]
+    assert "the interpreter lock of process 10" in finding.evidence[2].text
+
+
+def test_the_causes_are_in_the_table() -> None:
+    assert {lock_contention, gil_contention} <= set(ENGINE_CAUSES)
+    assert {"lock_contention", "gil_contention", "engine_hung"} == WITH_STACKS
+
+
+def test_an_episode_before_there_is_a_window_is_none() -> None:
+    series = Series("aie_process_wait_seconds_total", Kind.COUNTER, (), "bpf", 100)
+    for second in range(5):
+        series.append(float(second), 3.0 * second)
+    assert episode(series, 0.5, 0.25, 5.0) is None
+    series.append(5.0, 15.0)
+    found = episode(series, 0.5, 0.25, 5.0)
+    assert found is not None
+    assert (found.since_s, found.mean) == (5.0, 3.0)
+
+
+def test_an_episode_is_not_carried_over_a_counter_that_began_anew() -> None:
+    series = Series("aie_process_wait_seconds_total", Kind.COUNTER, (), "bpf", 100)
+    for second in range(20):
+        series.append(float(second), 1e6 if second < 10 else 0.0)
+    assert episode(series, 0.5, 0.25, 5.0) is None
