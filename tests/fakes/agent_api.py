@@ -1,6 +1,6 @@
 """A small real HTTP server that speaks the agent's API, for aie-top's tests and benchmark. It can go away, hang and send rubbish.
 
-`python tests/fakes/agent_api.py [PORT] [--troubled] [--gpus]` serves two busy engines, for looking at aie-top by hand.
+`python tests/fakes/agent_api.py [PORT] [--troubled|--waits] [--gpus]` serves two busy engines, for looking at aie-top by hand.
 """
 
 from __future__ import annotations
@@ -342,6 +342,10 @@ def on_eight_gpus(base: Snapshots) -> Snapshots:
 if __name__ == "__main__":
     # A fresh picture every second, which is the agent's own pace.
     served = troubled if "--troubled" in sys.argv else healthy
+    if "--waits" in sys.argv:
+        import agent_waits  # beside this file
+
+        served = agent_waits.fights
     if "--gpus" in sys.argv:
         served = on_eight_gpus(served)
     numbers = [argument for argument in sys.argv[1:] if argument.isdigit()]

@@ -25,6 +25,7 @@ from aie_top.screens import MainScreen, PageScreen, PaintedScreen
 from aie_top.themes import LOOKS, Look, next_look
 from aie_top.views.gpu_page import GpuPage, gpu_processes_page
 from aie_top.views.pages import help_lines
+from aie_top.views.waits import waits_page
 
 
 class TopApp(App[None]):
@@ -137,6 +138,10 @@ class TopApp(App[None]):
     def action_gpu_processes(self) -> None:
         if isinstance(self.screen, MainScreen):
             self.push_screen(PageScreen(gpu_processes_page))
+
+    def action_waits(self) -> None:
+        if isinstance(self.screen, MainScreen):
+            self.push_screen(PageScreen(waits_page))
 
     async def action_back(self) -> None:
         screen = self.screen

@@ -50,6 +50,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         for_gpus=True,
     ),
     Command("gpu_processes", ("w",), "w", "Who holds GPUs: every process, as a tree", "Move"),
+    Command("waits", ("b",), "b", "What blocks each engine: waits, locks, and what of it is not seen", "Move"),
     Command("back", ("escape",), "esc", "Back; on the main screen: clear the filter", "Move", "", "back", in_palette=False),
     Command("next_panel", ("tab",), "tab", "Next panel", "Move", "panel", in_palette=False),
     Command("previous_panel", ("shift+tab",), "shift+tab", "Previous panel", "Move", in_palette=False),

@@ -8,7 +8,7 @@ from typing import Final
 from aie_telemetry.catalogue import CATALOGUE
 from aie_top import format as fmt
 
-# By the fields of api.Engine.
+# By the fields of api.Engine; and of api.CudaUse.
 _METRICS: Final = {
     "time_to_first_token": "aie_engine_time_to_first_token_seconds",
     "inter_token": "aie_engine_inter_token_seconds",
@@ -17,11 +17,12 @@ _METRICS: Final = {
     "decode": "aie_engine_decode_seconds",
     "tokenize": "aie_engine_tokenize_seconds",
     "duration": "aie_engine_request_duration_seconds",
+    "syncs": "aie_cuda_sync_seconds",
 }
 
 
 def writer(field: str) -> Callable[[float | None], str]:
-    """Writes quantiles of that field of an engine in seconds: 31.2 ms, but >8 s for what is the highest bound itself.
+    """Writes quantiles of that field in seconds: 31.2 ms, but >8 s for what is the highest bound itself.
 
     The agent gives that bound for every quantile above it, as Prometheus does. An engine with bounds of its own is not told apart
     that way: of its highest one nothing is known here.

@@ -12,6 +12,7 @@ from aie_top.views.gpus import gpu_lines, gpu_rows_by_line, process_lines, proce
 from aie_top.views.pages import engine_page, host_page, problem_page
 from aie_top.views.problems import problem_lines
 from aie_top.views.tables import Place, engine_lines, host_lines, memory_lines, rows_by_line
+from aie_top.views.waits import wait_lines
 
 # A page is built anew from every frame: lines for a frame and a width.
 Page = Callable[[Frame, int], list[Line]]
@@ -74,6 +75,14 @@ PANELS: Final[tuple[Panel, ...]] = (
         lambda row: row.key,
         _engine_page,
         lambda frame, place: rows_by_line(len(frame.engines), place),
+    ),
+    Panel(
+        "waits",
+        wait_lines,
+        lambda frame: frame.waiting,
+        lambda row: row.key,
+        _engine_page,
+        lambda frame, place: rows_by_line(len(frame.waiting), place) if frame.waiting else (),
     ),
     Panel(
         "gpu_processes",

@@ -12,11 +12,13 @@ from aie_top.views.chrome import header_line
 from aie_top.views.gpus import gpu_heights, gpu_lines, process_lines
 from aie_top.views.problems import heights, problem_lines
 from aie_top.views.tables import Place, engine_lines, host_lines, memory_lines
+from aie_top.views.waits import report_waits
 
 WIDTH: Final = 80
 _MOST_PROCESSES: Final = 24
+_MOST_LOCKS: Final = 10
 
-# Bold, dim and the four colours that every terminal has; the words and marks say the same without.
+# Bold, dim and the colours that every terminal has; the words and marks say the same without.
 _CODES: Final[dict[Tone, str]] = {
     "strong": "1",
     "dim": "2",
@@ -26,6 +28,13 @@ _CODES: Final[dict[Tone, str]] = {
     "bad": "1;31",
     "accent": "36",
     "key": "1",
+    "run": "34",
+    "queue": "33",
+    "lock": "31",
+    "gil": "35",
+    "disk": "2",
+    "fault": "32",
+    "sync": "36",
 }
 
 
@@ -38,6 +47,7 @@ def report_lines(frame: Frame, view: View, width: int = WIDTH, *, ascii_only: bo
         for lines, rows in (
             (gpu_lines(arranged, view, Place(width, gpu_heights(arranged)[1])), arranged.gpus),
             (engine_lines(arranged, view, Place(width, len(arranged.engines) + 2)), True),
+            *((lines, True) for lines in report_waits(arranged, view, width, _MOST_LOCKS)),
             (
                 process_lines(arranged, view, Place(width, min(len(arranged.gpu_processes), _MOST_PROCESSES) + 1)),
                 arranged.gpu_processes,

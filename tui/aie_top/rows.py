@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from aie_telemetry.api import Agent, Engine, Gpu, GpuProcess, Host, Memory, Severity, Snapshot, Source
+from aie_telemetry.api import Agent, Engine, Gpu, GpuProcess, Host, Lock, Memory, Severity, Snapshot, Source
 from aie_top.gpu_state import Condition
+from aie_top.waits import are_probed
 
 Phase = Literal["connecting", "live", "away"]
 
@@ -53,6 +54,15 @@ class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> tuple[str, str]:
         return self.agent, self.engine.name
+
+
+class LockRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock that threads of an engine wait for. `stale_s` as in EngineRow."""
+
+    host: str
+    engine: str
+    lock: Lock
+    stale_s: float | None = None
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +144,11 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def several_hosts(self) -> bool:
         return len(self.hosts) > 1
+
+    @property
+    def waiting(self) -> tuple[EngineRow, ...]:
+        """The engines, where probes see what any of them waits for; else none."""
+        return self.engines if any(are_probed(row.engine.waits) for row in self.engines) else ()
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

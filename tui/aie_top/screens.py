@@ -57,7 +57,7 @@ class PaintedScreen(Screen[None]):
 
 
 class MainScreen(PaintedScreen):
-    """Header, what is wrong, GPUs, engines, who holds GPUs, memory, hosts, histories, footer."""
+    """Header, what is wrong, GPUs, engines, what they wait for, who holds GPUs, memory, hosts, histories, footer."""
 
     DEFAULT_CSS: ClassVar[str] = """
     MainScreen #footer { dock: bottom; }

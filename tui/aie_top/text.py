@@ -10,7 +10,11 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
-Tone = Literal["normal", "strong", "dim", "good", "info", "warn", "bad", "accent", "bar", "chart", "track", "key"]
+Tone = Literal[
+    "normal", "strong", "dim", "good", "info", "warn", "bad", "accent", "bar", "chart", "track", "key",
+    # The parts of a bar of waits: none is good or bad, they are only told apart.
+    "run", "queue", "lock", "gil", "disk", "fault", "sync",
+]  # fmt: skip
 Fill = Literal["", "title", "cursor"]
 
 ELLIPSIS: Final = "…"

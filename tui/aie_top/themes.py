@@ -62,6 +62,13 @@ _DARK: Final = _true_colour(
         "chart": "#2f5d8c",
         "track": "#2b3542",
         "key": "#d6a55c",
+        "run": "#4a8fd4",
+        "queue": "#f0b849",
+        "lock": "#ff6f6f",
+        "gil": "#c792ea",
+        "disk": "#b0895a",
+        "fault": "#9fb84a",
+        "sync": "#5cc8d7",
     },
 )
 
@@ -84,6 +91,13 @@ _LIGHT: Final = _true_colour(
         "chart": "#7fa9d3",
         "track": "#cdd2d6",
         "key": "#7a4a00",
+        "run": "#3374b5",
+        "queue": "#9a6200",
+        "lock": "#b3161b",
+        "gil": "#7a3aa8",
+        "disk": "#6b4a2a",
+        "fault": "#4d6b00",
+        "sync": "#00687a",
     },
 )
 
@@ -103,6 +117,13 @@ _ANSI: Final = Look(
         "chart": Style(color="blue"),
         "track": Style(dim=True),
         "key": Style(bold=True),
+        "run": Style(color="blue"),
+        "queue": Style(color="yellow"),
+        "lock": Style(color="red"),
+        "gil": Style(color="magenta"),
+        "disk": Style(dim=True),
+        "fault": Style(color="green"),
+        "sync": Style(color="cyan"),
     },
     {"": Style(), "title": Style(color="default", reverse=True, dim=False), "cursor": Style(bold=True, underline=True)},
 )

@@ -12,16 +12,20 @@ from aie_top.columns.engines import ENGINE_COLUMNS
 from aie_top.columns.gpu_processes import GPU_PROCESS_COLUMNS
 from aie_top.columns.gpus import GPU_COLUMNS
 from aie_top.columns.hosts import HOST_COLUMNS, memory_used
+from aie_top.columns.locks import LOCK_COLUMNS
 from aie_top.columns.memory import MEMORY_COLUMNS
+from aie_top.columns.waits import WAIT_COLUMNS
 from aie_top.latency import writer
 from aie_top.rows import EngineRow, Frame, HostRow, ProblemRow
 from aie_top.table import Column, body, choose, header
 from aie_top.text import Line, Span, Tone, crop, fit, line, wrap
+from aie_top.views.cuda import cuda_lines
 from aie_top.views.facts import LABEL_WIDTH, facts, pair, title, with_unit
 from aie_top.views.gpus import process_table
 from aie_top.views.history import band_lines, engine_band
 from aie_top.views.problems import MARKS
 from aie_top.views.tables import Place
+from aie_top.views.waits import of_engine
 
 _KEY_WIDTH: Final = 11
 _CHART_HEIGHT: Final = 5
@@ -34,6 +38,8 @@ def help_lines(width: int) -> list[Line]:
         lines += [one for command in members for one in pair(command.shown, command.title, _KEY_WIDTH, "key", width)]
     tables: Sequence[tuple[str, Sequence[Column[Any]]]] = (
         ("ENGINE COLUMNS", ENGINE_COLUMNS),
+        ("WAIT COLUMNS", WAIT_COLUMNS),
+        ("LOCK COLUMNS", LOCK_COLUMNS),
         ("GPU COLUMNS", GPU_COLUMNS),
         ("GPU PROCESS COLUMNS", GPU_PROCESS_COLUMNS),
         ("MEMORY COLUMNS", MEMORY_COLUMNS),
@@ -62,6 +68,8 @@ def engine_page(frame: Frame, key: tuple[str, str], width: int) -> list[Line]:
         *_latencies(engine),
         title("TRAFFIC"),
         *facts(_traffic(engine), width),
+        *of_engine(row, frame.window_s, width),
+        *cuda_lines(engine.cuda, width),
         *_memory_table(frame, row, width),
         title("ON THE HOST"),
         *facts(_on_host(engine), width),
