@@ -112,12 +112,14 @@ class CudaFailure(_Message, frozen=True):
 
 
 class CudaSync(_Message, frozen=True):
-    """Calls of one synchronising function: how long they took, and of those that have not returned now, how many and since when."""
+    """Calls of one synchronising function: how long they took, and of those that have not returned now, how many and since when.
+    `blocked_s` counts each second when it passes: those of calls that have not returned, too, and once."""
 
     call: str
     seconds: Histogram
     waiting: int
     longest_wait_s: float
+    blocked_s: float = 0.0
 
 
 class CudaCopy(_Message, frozen=True):

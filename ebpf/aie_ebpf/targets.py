@@ -94,7 +94,7 @@ def _holders(
             continue
         if by_name or functions.offsets:
             holders.append(_Holder(file, path, functions))
-    if not by_name and not holders:
+    if not by_name and not holders and not all(row.optional for row in rows):
         obstacles = [f"no file {library}* is mapped, and the program does not hold it", *obstacles]
     return holders, obstacles
 

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory asked from the CUDA driver and not given back. A call is noted on entry and judged on return: what failed changes nothing.
+ *
+ * What is freed is taken out of `live` on entry already, and put back when the call fails: as soon as the driver has freed it,
+ * another thread may be given the same address, before this one has returned.
+ *
+ * Memory of a context goes with it. Which context an allocation belongs to is not seen, so only the end of a process's last context
+ * counts, and only where user space has found that the process had none when we came: then its generation rises, and user space
+ * drops all of the one before. cuMemCreate's memory belongs to no context.
+ */
+enum kind { KIND_DEVICE, KIND_MANAGED, KIND_ASYNC, KIND_VMM, KIND_HOST, KIND_REGISTERED };
+/* What may be freed by the same function. */
+enum space { SPACE_DEVICE, SPACE_VMM, SPACE_HOST, SPACE_REGISTERED };
+enum action { ALLOCATES, ALLOCATES_PITCH, REGISTERS, FREES, CREATES_CONTEXT, DESTROYS_CONTEXT, RETAINS_PRIMARY, RELEASES_PRIMARY, RESETS_PRIMARY };
+
+struct place { /* a pointer, or a handle of cuMemCreate */
+    u64 pointer;
+    u32 tgid;
+    u32 space;
+};
+struct allocation {
+    u64 size;
+    u64 caller;
+    u32 kind;
+    u32 generation;
+};
+struct group {
+    u64 caller;
+    u32 tgid;
+    u32 generation;
+    u32 kind;
+    u32 size_class; /* the smallest n with size <= 2^n */
+};
+struct group_use {
+    u64 outstanding_bytes;
+    u64 outstanding;
+    u64 allocated_bytes;
+    u64 allocations;
+    u64 freed_bytes;
+    u64 frees;
+};
+struct context {
+    u64 id; /* a CUcontext, or the device of a primary one */
+    u32 tgid;
+    u32 is_primary;
+};
+struct cuda_process {
+    u64 unknown_frees;
+    u64 contexts;
+    u32 generation;
+    u32 seen_from_start; /* set by user space */
+};
+struct memory_call {
+    struct frame frame;
+    u64 caller;      /* of the outermost function, CUDA's runtime included */
+    u64 pointer;     /* where the result is stored, or what is freed */
+    u64 size;        /* or the height, times the pitch that is read on return */
+    u64 pitch_at;
+    struct allocation taken; /* of a free */
+    u32 tgid;
+    u32 call;
+    u32 action;
+    u32 kind;
+    u32 space;
+    u32 zero;
+};
+struct runtime_call {
+    u64 sp;
+    u64 caller;
+    u64 function;
+};
+
+/* 262144 allocations of 40 bytes, made as they are needed: a caching allocator has hundreds, and one that leaks small pieces must
+ * not cost 25 MB from the start. Read as a whole only when a process or its last context ends.
+ */
+BPF_F_TABLE("hash", struct place, struct allocation, live, 262144, BPF_F_NO_PREALLOC);
+/* Read each second. A caching allocator asks from a handful of places; 4096 is some hundred engines' worth. */
+BPF_TABLE("hash", struct group, struct group_use, groups, 4096);
+BPF_TABLE("hash", struct context, u64, contexts, 1024);
+BPF_TABLE("hash", u32, struct cuda_process, cuda_processes, 1024);
+/* By tid, while the call runs. Not LRU: a free may wait for the GPU for long. */
+BPF_TABLE("hash", u32, struct memory_call, memory_calls, 8192);
+/* By tid, since the last call of a runtime function. LRU: nothing tells when it has returned. */
+BPF_TABLE("lru_hash", u32, struct runtime_call, runtime_calls, 8192);
+
+/* The runtime's functions are in one library with those that call the driver for them, far smaller than this. */
+#define SAME_LIBRARY (16 << 20)
+
+static __always_inline bool is_near(u64 address, u64 function) {
+    return address - function + SAME_LIBRARY < 2 * SAME_LIBRARY;
+}
+
+static __always_inline struct group group_of(struct allocation *a, u32 tgid) {
+    struct group group = {.caller = a->caller, .tgid = tgid, .generation = a->generation, .kind = a->kind};
+    group.size_class = slot_of(a->size, 63);
+    return group;
+}
+
+static __always_inline void count_free(struct allocation *a, u32 tgid) {
+    struct group group = group_of(a, tgid);
+    struct group_use *use = groups.lookup(&group);
+    if (!use) return; /* dropped meanwhile */
+    __sync_fetch_and_add(&use->outstanding_bytes, -a->size);
+    __sync_fetch_and_add(&use->outstanding, -1);
+    __sync_fetch_and_add(&use->freed_bytes, a->size);
+    __sync_fetch_and_add(&use->frees, 1);
+}
+
+static __always_inline void count_allocation(struct place *place, struct allocation *a) {
+    struct group group = group_of(a, place->tgid);
+    struct group_use none = {}, *use = groups.lookup_or_try_init(&group, &none);
+    if (!use) {
+        note_lost(LOST_GROUP);
+        return;
+    }
+    __sync_fetch_and_add(&use->allocated_bytes, a->size);
+    __sync_fetch_and_add(&use->allocations, 1);
+    /* The driver gives out only what is free: the one before here was freed in a way that is not seen. */
+    struct allocation *before = live.lookup(place);
+    if (before) count_free(before, place->tgid);
+    if (live.update(place, a)) { /* full: it is not outstanding, because its free will not be known */
+        note_lost(LOST_ALLOCATION);
+        return;
+    }
+    __sync_fetch_and_add(&use->outstanding_bytes, a->size);
+    __sync_fetch_and_add(&use->outstanding, 1);
+}
+
+static __always_inline struct cuda_process *process_of(u32 tgid) {
+    struct cuda_process none = {}, *process = cuda_processes.lookup_or_try_init(&tgid, &none);
+    if (!process) note_lost(LOST_GROUP);
+    return process;
+}
+
+/* One reference less, or none: the last context of the process may be gone with it. Not atomic: contexts do not come and go. */
+static __always_inline void drop_context(struct context *context, bool wholly) {
+    u64 *references = contexts.lookup(context);
+    struct cuda_process *process = process_of(context->tgid);
+    if (!references || !process) return;
+    if (!wholly && *references > 1) {
+        *references -= 1;
+        return;
+    }
+    contexts.delete(context);
+    process->contexts -= 1;
+    if (!process->contexts && process->seen_from_start) process->generation += 1;
+}
+
+static __always_inline void add_context(struct context *context) {
+    u64 none = 0, *references = contexts.lookup_or_try_init(context, &none);
+    struct cuda_process *process = process_of(context->tgid);
+    if (!references || !process) return;
+    if (!*references) process->contexts += 1;
+    *references += 1;
+}
+
+/* An allocating function returned 0. */
+static __always_inline void allocated(struct memory_call *call) {
+    struct cuda_process *process = process_of(call->tgid);
+    if (!process) return;
+    struct place place = {.pointer = call->pointer, .tgid = call->tgid, .space = call->space};
+    struct allocation a = {.size = call->size, .caller = call->caller, .kind = call->kind};
+    if (call->kind != KIND_VMM) a.generation = process->generation;
+    int unread = 0;
+    if (call->action != REGISTERS) unread = bpf_probe_read_user(&place.pointer, 8, (void *)call->pointer);
+    if (call->action == ALLOCATES_PITCH) {
+        u64 pitch = 0;
+        unread |= bpf_probe_read_user(&pitch, 8, (void *)call->pitch_at);
+        a.size = pitch * call->size;
+    }
+    if (unread) note_lost(LOST_ALLOCATION);
+    else count_allocation(&place, &a);
+}
+
+static __always_inline void freed(struct memory_call *call) {
+    if (call->taken.size) {
+        count_free(&call->taken, call->tgid);
+    } else if (call->pointer) { /* to free nothing is no error */
+        struct cuda_process *process = process_of(call->tgid);
+        if (process) __sync_fetch_and_add(&process->unknown_frees, 1);
+    }
+}
+
+static __always_inline void put_back(struct memory_call *call) {
+    struct place place = {.pointer = call->pointer, .tgid = call->tgid, .space = call->space};
+    if (call->action == FREES && call->taken.size && live.update(&place, &call->taken)) note_lost(LOST_ALLOCATION);
+}
+
+static __always_inline int enter(struct pt_regs *ctx, struct memory_call *call) {
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u32 tgid = pid_tgid >> 32, tid = pid_tgid;
+    struct watched *process = watched.lookup(&tgid);
+    if (!process) return 0;
+    hit(process, SET_CUDA_MEMORY);
+    call->frame = frame_of(ctx);
+    call->tgid = tgid;
+    struct memory_call *outer = memory_calls.lookup(&tid);
+    if (outer && is_nested(&outer->frame, &call->frame)) return 0;
+    call->caller = call->frame.return_address;
+    struct runtime_call *runtime = runtime_calls.lookup(&tid);
+    if (runtime && call->action <= REGISTERS && call->frame.sp <= runtime->sp && is_near(call->caller, runtime->function)) {
+        call->caller = runtime->caller;
+        runtime_calls.delete(&tid);
+    }
+    if (call->action == FREES) {
+        struct place place = {.pointer = call->pointer, .tgid = tgid, .space = call->space};
+        struct allocation *a = live.lookup(&place);
+        if (a) {
+            call->taken = *a;
+            live.delete(&place);
+        }
+    }
+    if (memory_calls.update(&tid, call)) {
+        note_lost(LOST_CALL);
+        put_back(call);
+    }
+    return 0;
+}
+
+/* The return of every function here. */
+int cuda_memory_return(struct pt_regs *ctx) {
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u32 tgid = pid_tgid >> 32, tid = pid_tgid;
+    struct watched *process = watched.lookup(&tgid);
+    if (process) hit(process, SET_CUDA_MEMORY);
+    struct memory_call *known = memory_calls.lookup(&tid);
+    if (!known || known->frame.sp != SP_ON_ENTRY(ctx)) return 0; /* nested, or entered before we came */
+    struct memory_call call = *known;
+    memory_calls.delete(&tid);
+    u32 code = PT_REGS_RC(ctx);
+    if (!process) return 0;
+    if (code) {
+        note_failure(tgid, call.call, code);
+        put_back(&call);
+        return 0;
+    }
+    struct context context = {.id = call.pointer, .tgid = tgid, .is_primary = call.action > DESTROYS_CONTEXT};
+    switch (call.action) {
+    case FREES: freed(&call); break;
+    case CREATES_CONTEXT:
+        if (!bpf_probe_read_user(&context.id, 8, (void *)call.pointer)) add_context(&context);
+        break;
+    case RETAINS_PRIMARY: add_context(&context); break;
+    case RELEASES_PRIMARY: drop_context(&context, false); break;
+    case DESTROYS_CONTEXT:
+    case RESETS_PRIMARY: drop_context(&context, true); break;
+    default: allocated(&call);
+    }
+    return 0;
+}

@@ -1,0 +1,106 @@
+"""A CUDA driver and runtime that need no GPU, and small programs that use them: built from tests/fakes/cuda for a test's length."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pytest
+
+SOURCES: Final = Path(__file__).with_name("cuda")
+_FLAGS: Final = ("-O2", "-g0", "-Wall", "-Wno-int-to-pointer-cast", f"-I{SOURCES}")
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: make setup-system")
+"""For every test that builds the stand-in."""
+
+
+class StandIn:
+    """The libraries, built in a folder, and the programs beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.driver = folder / "libcuda.so.1"
+        self.runtime = folder / "libcudart.so.12"
+        _gcc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", SOURCES / "libcuda.c", "-o", self.driver, "-lpthread")
+        _gcc("-shared", "-fPIC", "-Wl,-soname,libcudart.so.12", SOURCES / "libcudart.c", self.driver, "-o", self.runtime)
+
+    def program(self, name: str) -> Path:
+        """Builds tests/fakes/cuda/drivers/NAME.c, once."""
+        built = self.folder / name
+        if not built.exists():
+            _gcc(
+                SOURCES / "drivers" / f"{name}.c", self.runtime, self.driver, f"-Wl,-rpath,{self.folder}", "-o", built, "-lpthread"
+            )
+        return built
+
+    def start(self, name: str, *arguments: str) -> Program:
+        """Runs a program up to its first step."""
+        return Program([str(self.program(name)), *arguments])
+
+
+class Program:
+    """A running program: it names the step that is next and waits for a line. End it by `with`."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.next = self._line()
+
+    @property
+    def tgid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def step(self) -> str:
+        """Lets it do the step that it named. Returns the name of the one after it; "" when it has ended."""
+        self.begin()
+        self.next = self._line()
+        return self.next
+
+    def begin(self) -> None:
+        """Lets it begin the step that it named, without waiting for its end."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def run(self, until: str = "") -> None:
+        """Lets it do all steps before the one of that name."""
+        while self.next != until:
+            assert self.next, f"it ended before {until}"
+            self.step()
+
+    def kill(self) -> None:
+        """Ends it at once; it is gone when this returns."""
+        self._process.kill()
+        self._process.wait()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+@functools.cache
+def _compiler() -> str:
+    found = shutil.which("gcc")
+    assert found is not None
+    return found
+
+
+def _gcc(*arguments: str | Path) -> None:
+    done = subprocess.run([_compiler(), *_FLAGS, *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr, file=sys.stderr)
+        raise AssertionError(f"gcc failed: {done.stderr.splitlines()[:3]}")

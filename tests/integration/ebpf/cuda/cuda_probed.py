@@ -1,0 +1,74 @@
+"""A process with probes of the CUDA sets, read by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from aie_ebpf.cuda_probes import Uprobe
+from aie_ebpf.door import Module, Probe
+from aie_ebpf.host import HostProbes
+from aie_ebpf.mappings import address_space
+from aie_ebpf.messages import Cuda
+from aie_ebpf.readers.cuda import CudaReader
+from aie_ebpf.readers.lost import LostReader
+from aie_ebpf.targets import attach_points
+
+
+class Probed:
+    """A process with probes, read by hand."""
+
+    def __init__(self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe]) -> None:
+        """Attaches every row that the process has."""
+        assert host.waits is not None
+        self.tgid = tgid
+        self.module = module
+        self._waits = host.waits
+        self._host = host
+        self._waits.watch(tgid, None, ())
+        points, self.unseen = attach_points(address_space(tgid).files, rows)
+        self.symbols = {point.symbol for point in points}
+        self.probes: list[Probe] = []
+        for point in points:
+            for function, on_return in ((point.row.on_return, True), (point.row.entry, False)):
+                if function is not None:
+                    path = str(point.path)
+                    self.probes.append(module.attach_uprobe(path, point.offset, function, tgid, on_return=on_return))
+
+    def hits(self) -> dict[str, int]:
+        """How often programs ran since the last call, by set."""
+        return {name: count for name, count in self._waits.hits()[self.tgid].items() if name.startswith("cuda")}
+
+    def release(self) -> None:
+        """As when a process is watched no more."""
+        self._waits.forget(self.tgid)
+
+
+class ProbedCuda(Probed):
+    """With the reader of the CUDA module."""
+
+    def __init__(self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe], from_start: bool = True) -> None:
+        super().__init__(host, module, tgid, rows)
+        self.reader = CudaReader(module)
+        self.lost = LostReader(module)
+        self.lost.read()
+        if from_start:
+            self.reader.watch(tgid)
+
+    def read(self) -> Cuda:
+        """What the process did since the last call."""
+        return self.reader.read(now_ns(), lambda tgid, address: address_space(tgid).module_at(address)).get(self.tgid, Cuda())
+
+    def release(self) -> None:
+        """Drops what maps hold of it, too."""
+        super().release()
+        self.reader.forget(self.tgid)
+
+
+ProbeCuda = Callable[..., ProbedCuda]
+"""What the fixture `probe` is: of a program, and the names of sets."""
+
+
+def now_ns() -> int:
+    """The clock of the programs."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
