@@ -114,8 +114,7 @@ class Child:
 
     async def reports(self, patience_s: float) -> list[Report | WindowClosed]:
         """What it reported since the last time; it waits so long for one. Raises ChildError where it ended and that is nothing."""
-        if not self._unread:
-            self.check()
+        if not self._unread:  # an agent that was stopped for long reads what came meanwhile before it judges
             await self._wait(patience_s)
         found = list(self._unread)
         self._unread.clear()

@@ -131,19 +131,14 @@ class BpfSource:
 
     def _oom_event(self, kill: OomKill, now_s: float) -> api.Event:
         engine = self._owners.get(kill.tgid, ("", 0.0))[0]
-        amounts: dict[str, int | None] = {
-            "pid": kill.tgid,
-            "anon_bytes": kill.anon_bytes,
-            "file_bytes": kill.file_bytes,
-            "shmem_bytes": kill.shmem_bytes,
-        }
+        amounts = {"anon_bytes": kill.anon_bytes, "file_bytes": kill.file_bytes, "shmem_bytes": kill.shmem_bytes}
         command = "".join(each if each.isprintable() else "?" for each in kill.command)[:64] or "a process"
         return api.Event(
             time_s=now_s,
             kind="oom_kill",
             engine=engine,
             summary=f"the kernel killed {command} (pid {kill.tgid}) for lack of memory",
-            details={name: float(amount) for name, amount in amounts.items() if amount is not None},
+            details={"pid": str(kill.tgid)} | {name: float(each) for name, each in amounts.items() if each is not None},
         )
 
     def _forget(self) -> None:

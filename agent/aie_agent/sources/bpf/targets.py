@@ -38,8 +38,8 @@ def search(engines: Mapping[str, Sequence[ProcessId]], procfs: Procfs, own_tgid:
         for process in processes:
             owner = owners.setdefault(process.tgid, engine)
             if owner != engine:
-                whose = f"of engine {owner}" if owner else "the agent itself"
-                left_out.setdefault(engine, []).append(f"process {process.tgid} is watched as one {whose}")
+                whose = f"is watched as one of engine {owner}" if owner else "is the agent itself"
+                left_out.setdefault(engine, []).append(f"process {process.tgid} {whose}")
     threads_left = MOST_THREADS
     targets: list[Target] = []
     for engine, processes in engines.items():
