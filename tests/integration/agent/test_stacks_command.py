@@ -1,0 +1,172 @@
+"""`aie-agent stacks` as a user runs it, on real processes, beside an agent that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aie_agent.config_values import Address
+from aie_agent.outputs.http import HttpServer
+from aie_agent.store import Store
+from aie_telemetry import api
+from tests.fakes.stack_programs import HOSTILE_NAME, line_of, running
+
+AIE_AGENT = Path(sys.executable).parent / "aie-agent"
+NOBODY_LISTENS = "http://127.0.0.1:9"
+
+
+def stacks(*arguments: str, agent: str = NOBODY_LISTENS) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [AIE_AGENT, "stacks", "--agent", agent, "--interval", "0.05", *arguments],
+        capture_output=True, check=False, timeout=60, text=True,
+    )  # fmt: skip
+    if "may not be read" in done.stderr:
+        pytest.skip(done.stderr)
+    return done
+
+
+@contextmanager
+def agent(*engines: api.Engine) -> Iterator[str]:
+    """The agent's real HTTP server, with a snapshot that shows these engines."""
+    snapshot = api.Snapshot(
+        version=api.VERSION,
+        time_s=1000.0,
+        window_s=60.0,
+        agent=api.Agent(version="test", uptime_s=1.0, series=0, series_limit=100),
+        host=api.Host(hostname="host", kernel="kernel"),
+        engines=engines,
+    )
+    server = HttpServer(Store(max_series=100, retention_s=300.0), str)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def open_() -> int:
+        port = await server.start(Address("127.0.0.1:0"))
+        await server.publish(snapshot)
+        return port
+
+    try:
+        yield f"http://127.0.0.1:{asyncio.run_coroutine_threadsafe(open_(), loop).result(30)}"
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def engine(*tgids: int, **fields: object) -> api.Engine:
+    processes = tuple(api.Process(tgid=tgid, start_time_s=1.0, command="python") for tgid in tgids)
+    return msgspec.convert(
+        {"name": "chat", "state": "up"} | {name: msgspec.to_builtins(value) for name, value in fields.items()}
+        | {"processes": msgspec.to_builtins(processes)},
+        api.Engine,
+    )  # fmt: skip
+
+
+def test_threads_that_wait_are_marked_and_nothing_hostile_is_printed() -> None:
+    with running("fight") as (process, _):
+        done = stacks("--pid", str(process.pid), "--dumps", "5")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    place = f"stack_programs.py:{line_of('wanted')} (work)"
+    assert "the agent does not know this process" in done.stdout
+    assert f"of process {process.pid} at {place}, on 0x" in done.stdout
+    assert "of 5 looks" in done.stdout
+    assert f"WAITS FOR A LOCK  process {process.pid}, thread worker-" in done.stdout
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+    assert HOSTILE_NAME not in done.stdout
+
+
+def test_folded_stacks() -> None:
+    with running("fight") as (process, _):
+        done = stacks("--pid", str(process.pid), "--dumps", "2", "--folded")
+    counts = [int(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert sum(counts) == 2 * 6, "every thread once a dump"
+    assert all(line.startswith(f"process {process.pid};") for line in done.stdout.splitlines())
+
+
+def test_all_dumps_as_json() -> None:
+    with running("fight") as (process, _):
+        done = stacks("--pid", str(process.pid), "--dumps", "2", "--json")
+    output = msgspec.json.decode(done.stdout)
+    dumps = msgspec.convert(output["dumps"], tuple[api.StackDump, ...])
+    assert [len(each.threads) for each in dumps] == [6, 6]
+    assert dumps[1].time_s > dumps[0].time_s
+    assert output["problems"] == []
+
+
+def test_the_engines_processes_and_locks_are_the_agents() -> None:
+    lock = api.Lock(
+        tgid=1, address="0x7f00", kind="lock", waiting_threads=2.5, waits_per_second=40.0, longest_seconds=0.25, waiters=3
+    )
+    with running("spin") as (first, _), running("spin") as (second, _):
+        known = engine(first.pid, second.pid, locks=(lock,))
+        with agent(known) as url:
+            done = stacks("--engine", "chat", "--dumps", "1", agent=url)
+            unknown = stacks("--engine", "other", agent=url)
+            not_its = stacks("--pid", "1", "--kind", "memory", agent=url)
+    assert done.returncode == 0
+    assert "lock 0x7f00 of process 1: 2.50 threads wait on average, 40 waits a second, the longest 0.250 s" in done.stdout
+    assert f"process {first.pid}, thread MainThread" in done.stdout
+    assert f"process {second.pid}, thread MainThread" in done.stdout
+    assert unknown.returncode == 1
+    assert "does not know engine other: it knows chat" in unknown.stderr
+    assert not_its.returncode == 1
+    assert "does not know process 1" in not_its.stderr
+
+
+def test_what_grows_stands_beside_the_stacks() -> None:
+    use = api.CudaUse(
+        outstanding_bytes={"device": 3.0 * 2**30},
+        by_module={"libtorch_cuda.so": 2.0 * 2**30, "evil\x1b[31m.so": 2.0**30},
+        by_size_class_bytes={"2 MiB": 3.0 * 2**30},
+    )
+    with running("spin") as (process, _):
+        with agent(engine(process.pid, cuda=use)) as url:
+            done = stacks("--engine", "chat", "--kind", "memory", "--dumps", "1", agent=url)
+        with agent(engine(process.pid, coverage=(api.Coverage(set="cuda", state="off", reason="no CUDA driver mapped"),))) as url:
+            unseen = stacks("--engine", "chat", "--kind", "memory", "--dumps", "1", agent=url)
+    assert done.returncode == 0
+    assert "libtorch_cuda.so: 2048.0 MiB, +0.0 MiB meanwhile" in done.stdout
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+    assert "thread MainThread" in done.stdout
+    assert unseen.returncode == 1
+    assert "GPU memory: not seen (cuda: no CUDA driver mapped)" in unseen.stdout
+    assert "thread MainThread" in unseen.stdout
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with agent(engine(process.pid)) as url:
+                done = stacks("--engine", "chat", "--dumps", "1", agent=url)
+        finally:
+            process.kill()
+    assert done.returncode == 1
+    assert "is no Python process" in done.stderr
+    with agent(engine()) as url:
+        done = stacks("--engine", "chat", agent=url)
+    assert done.returncode == 1
+    assert "no process of it is known" in done.stderr
+    done = stacks("--engine", "chat")
+    assert done.returncode == 1
+    assert "no agent answers at http://127.0.0.1:9" in done.stderr
+    assert stacks("--engine", "chat", agent="file:///etc/passwd").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--pid", "1", "--engine", "e"], ["--pid", "x"], ["--pid", "1", "--dumps", "0"], ["--pid", "1", "--interval", "2days"]],
+)
+def test_bad_arguments(arguments: list[str]) -> None:
+    assert stacks(*arguments).returncode == 2
