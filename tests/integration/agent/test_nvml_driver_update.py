@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,3 +128,38 @@ def test_a_library_that_is_taken_away_and_put_back(tmp_path: Path, host: Host) -
         running.until(lambda found: ups(found) == [(False, "closed")] * 2)
         host.install_library(OLD)
         running.until(lambda found: ups(found) == UP)
+
+
+CYCLES = """
+import json, os
+from pathlib import Path
+from aie_agent.sources.nvml.session import Session
+def held():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return [Path("/proc/self/maps").read_text().count("\\n"), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE")]
+session, after = Session(lambda: None), []
+for cycle in range(251):
+    session.open()
+    for gpu in session.gpus:
+        gpu.read(True)
+    session.close()
+    if cycle in (50, 250):
+        after.append(held())
+print(json.dumps([session.error, after]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, pynvml.NVML_ERROR_DRIVER_NOT_LOADED])
+def test_loaded_and_unloaded_for_days_it_leaves_nothing_behind(tmp_path: Path, code: int) -> None:
+    """At a try every 30 s a driver that is not loaded is two thousand libraries a day."""
+    with simulate.Controller.create(tmp_path / "gpus", 2, "H100") as controller:
+        controller.fail_init(code)
+        environment = {**os.environ, **simulate.environment(controller.path)}
+        done = subprocess.run([sys.executable, "-c", CYCLES], env=environment, capture_output=True, text=True, check=True)
+    error, (early, late) = json.loads(done.stdout)
+    assert bool(error) == bool(code)
+    mappings, descriptors, resident_bytes = (after - before for before, after in zip(early, late, strict=True))
+    assert descriptors == 0
+    assert mappings <= 4
+    # One state file of the stand-in that stayed mapped at each of the 200 cycles would be 48 MB.
+    assert resident_bytes < 4 << 20

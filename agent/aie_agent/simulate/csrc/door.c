@@ -85,6 +85,15 @@ int aie_stand_in_attach(const char *path)
     return 0;
 }
 
+/* When the library is unloaded the file goes with it. Not while a session is open: at the end of a process another thread may still
+ * be in a call. */
+__attribute__((destructor)) static void let_go(void)
+{
+    struct aie_state *state = atomic_load(&mapped);
+    if (state != NULL && atomic_load(&sessions) == 0)
+        munmap(state, sizeof *state);
+}
+
 static struct aie_state *attach_from_environment(void)
 {
     struct aie_state *state = door_state();
