@@ -26,21 +26,28 @@ class StandIn:
         self.folder = folder
         self.driver = folder / "libcuda.so.1"
         self.runtime = folder / "libcudart.so.12"
-        _gcc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", SOURCES / "libcuda.c", "-o", self.driver, "-lpthread")
-        _gcc("-shared", "-fPIC", "-Wl,-soname,libcudart.so.12", SOURCES / "libcudart.c", self.driver, "-o", self.runtime)
+        self._library(self.driver, SOURCES / "libcuda.c")
+        self._library(self.runtime, SOURCES / "libcudart.c", self.driver)
 
-    def program(self, name: str) -> Path:
+    def program(self, name: str, *libraries: Path) -> Path:
         """Builds tests/fakes/cuda/drivers/NAME.c, once."""
         built = self.folder / name
         if not built.exists():
-            _gcc(
-                SOURCES / "drivers" / f"{name}.c", self.runtime, self.driver, f"-Wl,-rpath,{self.folder}", "-o", built, "-lpthread"
-            )
+            _gcc(_source(name), *libraries, self.runtime, self.driver, f"-Wl,-rpath,{self.folder}", "-o", built, "-lpthread")
         return built
 
-    def start(self, name: str, *arguments: str) -> Program:
+    def library(self, name: str) -> Path:
+        """Builds tests/fakes/cuda/drivers/NAME.c as libNAME.so."""
+        built = self.folder / f"lib{name}.so"
+        self._library(built, _source(name), self.runtime, self.driver)
+        return built
+
+    def start(self, name: str, *arguments: str, libraries: tuple[Path, ...] = ()) -> Program:
         """Runs a program up to its first step."""
-        return Program([str(self.program(name)), *arguments])
+        return Program([str(self.program(name, *libraries)), *arguments])
+
+    def _library(self, built: Path, *inputs: Path) -> None:
+        _gcc("-shared", "-fPIC", f"-Wl,-soname,{built.name}", *inputs, f"-Wl,-rpath,{self.folder}", "-o", built, "-lpthread")
 
 
 class Program:
@@ -49,6 +56,8 @@ class Program:
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.next = self._line()
+        if not self.next:
+            raise AssertionError(f"{command[0]} ended with {self._process.wait()} before its first step")
 
     @property
     def tgid(self) -> int:
@@ -90,6 +99,10 @@ class Program:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
+
+
+def _source(name: str) -> Path:
+    return SOURCES / "drivers" / f"{name}.c"
 
 
 @functools.cache

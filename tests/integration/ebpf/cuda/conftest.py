@@ -37,14 +37,20 @@ def launch_module(bcc: Bcc, host: HostProbes) -> Module:
     return bcc.compile(*_BASE, *LAUNCH_TEXT)
 
 
+@pytest.fixture(scope="session")
+def closer() -> Closer:
+    """Detaches probes while the next test runs."""
+    return Closer()
+
+
 @pytest.fixture
-def probe(host: HostProbes, cuda_module: Module) -> Iterator[ProbeCuda]:
+def probe(host: HostProbes, cuda_module: Module, closer: Closer) -> Iterator[ProbeCuda]:
     """Attaches sets (all of the module when none is named) to a program; released, and detached, after the test."""
-    closer = Closer()
     with ExitStack() as stack:
 
-        def attach(program: Program, *sets: str, from_start: bool = True) -> ProbedCuda:
-            rows = [row for row in CUDA_UPROBES if row.set in (sets or ("cuda_memory", "cuda_sync", "cuda_copy"))]
+        def attach(program: Program, *sets: str, from_start: bool = True, library: str = "lib") -> ProbedCuda:
+            wanted = sets or ("cuda_memory", "cuda_sync", "cuda_copy")
+            rows = [row for row in CUDA_UPROBES if row.set in wanted and row.library.startswith(library)]
             probed = ProbedCuda(host, cuda_module, program.tgid, rows, from_start)
             # Programs end before their probes are detached, which is then quick.
             stack.callback(lambda: (probed.release(), closer.close(probed.probes)))
@@ -54,9 +60,10 @@ def probe(host: HostProbes, cuda_module: Module) -> Iterator[ProbeCuda]:
 
 
 @pytest.fixture
-def probe_launches(host: HostProbes, launch_module: Module) -> Iterator[Callable[[Program], tuple[Probed, LaunchReader]]]:
+def probe_launches(
+    host: HostProbes, launch_module: Module, closer: Closer
+) -> Iterator[Callable[[Program], tuple[Probed, LaunchReader]]]:
     """Attaches cuda_launch to a program."""
-    closer = Closer()
     with ExitStack() as stack:
 
         def attach(program: Program) -> tuple[Probed, LaunchReader]:

@@ -125,9 +125,17 @@ def test_who_called_the_runtime_is_who_asked(stand_in: StandIn, probe: ProbeCuda
         assert (row.module, row.outstanding_bytes) == ("runtime", 300)
 
 
-def test_without_probes_on_the_runtime_it_is_the_runtime_that_asks(stand_in: StandIn, probe: ProbeCuda) -> None:
-    with stand_in.start("runtime") as program:
-        probed = probe(program, "cuda_memory", from_start=False)
-        assert {"cudaMalloc", "cudaHostAlloc"} <= probed.symbols
+def test_the_calling_library_is_told_from_the_program(stand_in: StandIn, probe: ProbeCuda) -> None:
+    with stand_in.start("plugged", libraries=(stand_in.library("plugin"),)) as program:
+        probed = probe(program, "cuda_memory")
         program.step()
-        assert probed.read().contexts is None
+        amounts = {(row.module, row.outstanding_bytes) for row in probed.read().allocations}
+        assert amounts == {("plugged", 100), ("libplugin.so", 2000), ("libplugin.so", 30000)}
+
+
+def test_without_probes_on_the_runtime_it_is_the_runtime_that_asks(stand_in: StandIn, probe: ProbeCuda) -> None:
+    with stand_in.start("plugged", libraries=(stand_in.library("plugin"),)) as program:
+        probed = probe(program, "cuda_memory", library="libcuda.so")
+        program.step()
+        by_module = {row.module: row.outstanding_bytes for row in probed.read().allocations if row.size_class_bytes > 128}
+        assert by_module == {"libcudart.so.12": 2000, "libplugin.so": 30000}

@@ -1,0 +1,15 @@
+/* A program and a library that both allocate: who asked is told apart. */
+#include "steps.h"
+
+void plugin_allocates(void **p, size_t size);
+void plugin_asks_the_driver(CUdeviceptr *p, size_t size);
+
+int main(void) {
+    void *p;
+    CUdeviceptr q;
+    step("allocate");
+    MUST(cudaMalloc(&p, 100));
+    plugin_allocates(&p, 2000);
+    plugin_asks_the_driver(&q, 30000);
+    step("end");
+}
