@@ -16,7 +16,7 @@ MIB = float(1 << 20)
 HOST_SETS = ("locks", "sched", "faults")
 CUDA_SETS = ("cuda_memory", "cuda_sync", "cuda_copy")
 WINDOWS = tuple(Coverage(set=name, state="window") for name in ("cuda_launch", "gc"))
-NO_CUDA = "it has loaded no CUDA driver"
+NO_CUDA = "the process has not loaded CUDA's driver library (libcuda.so.1)"
 
 
 def seen(*sets: str) -> tuple[Coverage, ...]:
@@ -56,6 +56,7 @@ def gil_fight(engine: Engine, tick: int = 0) -> Engine:
     return msgspec.structs.replace(
         engine,
         waits=waits,
+        run_queue_threads=waits.run_queue,
         locks=(gil,),
         coverage=(*seen(*HOST_SETS), *unseen(NO_CUDA, *CUDA_SETS), *WINDOWS),
         probe_overhead_ratio=0.0041,
@@ -99,6 +100,7 @@ def lock_fight(engine: Engine, tick: int = 0) -> Engine:
     return msgspec.structs.replace(
         engine,
         waits=waits,
+        run_queue_threads=waits.run_queue,
         locks=(worst, gil, other),
         coverage=(
             *seen("locks", "sched"),
@@ -119,6 +121,7 @@ def on_cuda(engine: Engine, tick: int = 0) -> Engine:
         engine,
         device="cuda:0",
         waits=waits,
+        run_queue_threads=waits.run_queue,
         cuda=cuda_use(tick),
         coverage=(
             *seen(*HOST_SETS, "cuda_memory", "cuda_copy"),
@@ -164,7 +167,9 @@ def cuda_use(tick: int = 0) -> CudaUse:
 def at_work(engine: Engine) -> Engine:
     """Threads that run, sleep and wait for work: nothing that anybody has to know of."""
     waits = Waits(running=0.42, run_queue=0.0, lock=0.0, gil=0.0, idle=7.0, page_fault=0.0, disk=0.0, sleep=2.0)
-    return msgspec.structs.replace(engine, waits=waits, coverage=(*seen(*HOST_SETS), *unseen(NO_CUDA, *CUDA_SETS), *WINDOWS))
+    return msgspec.structs.replace(
+        engine, waits=waits, coverage=(*seen(*HOST_SETS), *unseen(NO_CUDA, *CUDA_SETS), *WINDOWS), probe_overhead_ratio=0.0012
+    )
 
 
 def blind(engine: Engine) -> Engine:

@@ -6,6 +6,7 @@ import datetime
 
 import agent_api as fake
 import agent_gpus
+import agent_waits
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from aie_top.views.gpu_page import gpu_page, gpu_processes_page
 from aie_top.views.history import Selected, history_lines
 from aie_top.views.pages import engine_page, help_lines, host_page, problem_page
 from aie_top.views.tables import Place
+from aie_top.views.waits import waits_page
 
 
 def frame_of(*snapshots: Snapshot | None, phase: str = "live") -> Frame:
@@ -53,6 +55,8 @@ FRAMES = {
     "one gpu": frame_of(with_gpus(fake.healthy(), agent_gpus.healthy(1))),
     "eight gpus": frame_of(with_gpus(fake.healthy(), agent_gpus.troubled(8, simulated=True))),
     "sixteen gpus": frame_of(with_gpus(fake.troubled(), agent_gpus.troubled(16)), fake.healthy(9)),
+    "waits": frame_of(agent_waits.fights()),
+    "waits of two": frame_of(agent_waits.fights(3), with_gpus(agent_waits.fights(9), agent_gpus.troubled(8))),
     "unknown gpus": frame_of(with_gpus(fake.snapshot(), tuple(map(agent_gpus.unknown, range(3))))),
 }
 
@@ -87,8 +91,12 @@ def test_every_panel_keeps_to_its_place(name: str, width: int, height: int, curs
 @given(st.sampled_from(sorted(FRAMES)), st.integers(10, 220))
 def test_every_page_keeps_to_its_width(name: str, width: int) -> None:
     frame = FRAMES[name]
-    pages = [help_lines(width), *(engine_page(frame, row.key, width) for row in frame.engines[:2])]
-    pages += [gpu_processes_page(frame, width), *(gpu_page(frame, row.key, width) for row in frame.gpus[:8])]
+    pages = [help_lines(width), *(engine_page(frame, row.key, width) for row in frame.engines[:4])]
+    pages += [
+        waits_page(frame, width),
+        gpu_processes_page(frame, width),
+        *(gpu_page(frame, row.key, width) for row in frame.gpus[:8]),
+    ]
     pages += [problem_page(row, width) for row in frame.problems] + [host_page(row, width) for row in frame.hosts]
     assert all(cell_width(one.plain()) <= width for page in pages for one in page)
 

@@ -50,7 +50,7 @@ def wait_columns(rows: Sequence[EngineRow], *, several_hosts: bool) -> list[Colu
 def _bar(row: EngineRow, top: float, width: int) -> tuple[Span, ...]:
     waits = row.engine.waits
     if waits is None or not are_probed(waits):
-        return (Span(fit(f"not seen: {not_seen(row.engine)}", width), "dim"),)
+        return (Span(fit(": ".join(filter(None, ("not seen", not_seen(row.engine)))), width), "dim"),)
     spans = bar(waits, top, width)
     return spans if row.stale_s is None else tuple(Span(text, "dim") for text, _ in spans)
 

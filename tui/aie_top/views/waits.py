@@ -17,6 +17,7 @@ from aie_top.views.tables import Place, table_lines
 from aie_top.waits import PARTS, Part, bar, level, top_of, total
 
 _NONE_FOUGHT_FOR: Final = "no lock is fought for"
+_UNSEEN: Final = "not seen"
 _LABEL_WIDTH: Final = 14
 _ENTRY_WIDTH: Final = 2 + 1 + _LABEL_WIDTH + fmt.RATE_WIDTH + 1 + fmt.PERCENT_WIDTH + 2
 
@@ -40,20 +41,20 @@ def locks_of(rows: Iterable[EngineRow]) -> tuple[LockRow, ...]:
 def all_locks(frame: Frame, width: int, most: int) -> list[Line]:
     """The table of the locks of all engines, at most so many rows; what is not there is told apart from what is not seen."""
     rows = locks_of(frame.engines)
-    blind = [row.engine.name for row in frame.engines if not _sees_locks(row.engine)]
-    empty = f"{_NONE_FOUGHT_FOR}, as far as is seen" if blind else _NONE_FOUGHT_FOR
+    seen = [_sees_locks(row.engine) for row in frame.engines]
+    empty = _NONE_FOUGHT_FOR if all(seen) else f"{_NONE_FOUGHT_FOR}, as far as is seen" if any(seen) else _UNSEEN
     columns = lock_columns(of_one_engine=False, several_hosts=frame.several_hosts)
     return table_lines(columns, rows, Place(width, 1 + max(min(len(rows), most), 1)), empty)
 
 
 def blind_spots(rows: Iterable[EngineRow], width: int) -> list[Line]:
-    """What is not seen of each engine, for those of which something is not."""
-    told = [(row.engine.name, text) for row in rows if (text := not_seen(row.engine))]
-    return (
-        [line("  ", Span("not seen", "dim")), *sentences((f"{name}: {text}" for name, text in told), width, "dim", 4)]
-        if told
-        else []
-    )
+    """What is not seen of engines, for those of which something is not; engines of which the same is said stand together."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if text := not_seen(row.engine):
+            names.setdefault(text, []).append(row.engine.name)
+    told = sentences((f"{', '.join(same)}: {text}" for text, same in names.items()), width, "dim", 4)
+    return [line("  ", Span("not seen", "dim")), *told] if told else []
 
 
 def waits_page(frame: Frame, width: int) -> list[Line]:
@@ -64,7 +65,7 @@ def waits_page(frame: Frame, width: int) -> list[Line]:
     columns = wait_columns(rows, several_hosts=frame.several_hosts)
     lines = table_lines(columns, rows, Place(width, len(rows) + 1), "")
     lines += [_legend(), line(), *all_locks(frame, width, most=len(rows) * 8)]
-    lines += blind_spots(rows, width)
+    lines += [line(), *blind_spots(rows, width)]
     return [crop(one, width) for one in lines]
 
 
@@ -79,7 +80,7 @@ def of_engine(row: EngineRow, window_s: float | None, width: int) -> list[Line]:
         lines += [_bar_line(engine.waits, width), *_numbers(engine.waits, width)]
     lines += facts(_beside_the_bar(engine), width)
     locks = locks_of([row])
-    empty = _NONE_FOUGHT_FOR if _sees_locks(engine) else "not seen"
+    empty = _NONE_FOUGHT_FOR if _sees_locks(engine) else _UNSEEN
     return [
         *lines,
         *table_lines(lock_columns(of_one_engine=True, several_hosts=False), locks, Place(width, 1 + max(len(locks), 1)), empty),
@@ -109,7 +110,7 @@ def _numbers(waits: Waits, width: int) -> list[Line]:
 def _entry(part: Part, value: float | None, whole: float) -> tuple[Span, ...]:
     share = fmt.percent(value / whole) if value is not None and whole > 0 else ""
     return (
-        Span(f"{part.letter}█ ", part.tone if value else "track"),
+        Span(f"{part.letter}█ ", part.tone if value else "dim"),
         Span(fit(part.words, _LABEL_WIDTH), "dim"),
         Span(fit(fmt.rate(value), fmt.RATE_WIDTH, right=True), "normal" if value else "dim"),
         Span(" " + fit(share, fmt.PERCENT_WIDTH, right=True) + "  ", "dim"),
