@@ -51,17 +51,17 @@ kernel_headers() {
     say "kernel headers for BCC: $PRIVATE/kernel-source"
 }
 
-# promtool checks our metrics page in the tests. The package would start a Prometheus server, so only the file is taken.
-prometheus_tool() {
-    command -v promtool >/dev/null && return 0
-    [ -x "$PRIVATE/bin/promtool" ] && return 0
+# Of a package that would start a server or bring a hundred programs, only the one that the tests use is taken.
+one_program() { # package, its file, name
+    command -v "$3" >/dev/null && return 0
+    [ -x "$PRIVATE/bin/$3" ] && return 0
     package_lists
     scratch=$(mktemp -d)
-    (cd "$scratch" && apt-get -o APT::Sandbox::User=root download -qq prometheus && dpkg-deb -x prometheus_*.deb tree)
+    (cd "$scratch" && apt-get -o APT::Sandbox::User=root download -qq "$1" && dpkg-deb -x "$1"_*.deb tree)
     mkdir -p "$PRIVATE/bin"
-    cp "$scratch/tree/usr/bin/promtool" "$PRIVATE/bin/promtool"
+    cp "$scratch/tree/$2" "$PRIVATE/bin/$3"
     rm -rf "$scratch"
-    say "promtool: $PRIVATE/bin/promtool"
+    say "$3: $PRIVATE/bin/$3"
 }
 
 mounted() { # type, directory
@@ -72,7 +72,8 @@ mounted() { # type, directory
 
 packages python3-venv python3-bpfcc bpftrace gcc libc6-dev # the last two: simulated GPUs are compiled
 kernel_headers
-prometheus_tool
+one_program prometheus usr/bin/promtool promtool            # checks our metrics page
+one_program bpfcc-tools usr/sbin/memleak-bpfcc memleak-bpfcc # beside it, outstanding memory must be the same
 mounted tracefs /sys/kernel/tracing
 mounted debugfs /sys/kernel/debug
 mounted bpf /sys/fs/bpf
