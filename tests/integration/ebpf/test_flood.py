@@ -1,0 +1,117 @@
+"""A thread that synchronises as often as it can, under the whole child with its usual budget: the set goes at once, and says why.
+
+Nothing here knows how fast the machine is. What is charged is held against what the program itself lost, and the time until the set
+is gone against the child's own periods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from aie_ebpf import budget
+from aie_ebpf.calibrate import UPROBE, UPROBE_EMULATED, URETPROBE
+from aie_ebpf.messages import Cost, Coverage, Ready, Report, ToAgent
+from tests.fakes.flood_program import Flood, build
+from tests.integration.ebpf.bpf_child import Child, running_child
+
+pytestmark = pytest.mark.usefixtures("bpf")
+
+RATIO: Final = 0.01
+SET: Final = "cuda_sync"
+FEW: Final = 10
+"""Slices of the program."""
+
+
+@pytest.fixture
+def floods(tmp_path: Path) -> Iterator[tuple[Flood, Flood]]:
+    """One that is quiet, and one to flood."""
+    path = build(tmp_path)
+    running = Flood(path), Flood(path)
+    yield running
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    with running_child("--budget", str(RATIO), "--period", str(budget.LOOK_S), log=tmp_path / "stderr") as running:
+        yield running
+
+
+def _row(message: ToAgent, tgid: int) -> Coverage | None:
+    """What a report says of the set and a process."""
+    rows = (message.coverage or ()) if isinstance(message, Report) else ()
+    return next((row for row in rows if (row.set, row.tgid) == (SET, tgid)), None)
+
+
+def _has_state(state: str, tgid: int) -> Callable[[ToAgent], bool]:
+    return lambda message: (row := _row(message, tgid)) is not None and row.state == state
+
+
+def _costs(*messages: ToAgent) -> list[Cost]:
+    reports = [message for message in messages if isinstance(message, Report)]
+    return [cost for report in reports for cost in report.costs if cost.set == SET]
+
+
+def test_a_flood_is_left_alone_at_once(child: Child, floods: tuple[Flood, Flood]) -> None:
+    quiet, flood = floods
+    flood.begin()
+    flood.wait_for(FEW)
+    bare = flood.slices()
+    bare_s = sum(each.cpu_s for each in bare) / sum(each.calls for each in bare)
+    child.watch(quiet.tgid)
+    child.until(_has_state("part", quiet.tgid))  # compiled and attached; it is all that this library has
+    child.messages.clear()
+    first_s = time.monotonic()
+
+    child.watch(quiet.tgid, flood.tgid)
+    told = child.until(_has_state("off", flood.tgid))
+    told_s = time.monotonic()
+    # What hits before its breakpoint is gone is charged, too.
+    child.until(lambda message: isinstance(message, Report) and not any(cost.hits for cost in _costs(message)))
+    flood.wait_for(2 * FEW)
+
+    row = _row(told, flood.tgid)
+    assert row is not None
+    assert row.reason.startswith("detached: took "), row.reason
+    assert row.reason.endswith(", budget 1 %; tried again after 10 minutes"), row.reason
+    costs = _costs(*child.messages)
+    hits, charged_s = sum(cost.hits for cost in costs), sum(cost.seconds for cost in costs)
+    slices = [each for each in flood.slices() if each.from_s > first_s]
+    lost_s = sum(each.cpu_s - each.calls * bare_s for each in slices)
+    assert 0.5 < charged_s / lost_s < 2, "the ledger knows what the program lost"
+
+    a_call_s = 2 * charged_s / hits  # a hit at the entry, one at the return
+    trapped = [each for each in slices if each.each_s > bare_s + a_call_s / 2]
+    assert trapped[-1].to_s < slices[-FEW].to_s, "it runs at its own speed again"
+    longest_s = max(message.period_s for message in child.messages if isinstance(message, Report))
+    until_told_s = sum(each.seconds for each in trapped if each.from_s < told_s)
+    detaching_s = sum(each.seconds for each in trapped if each.from_s >= told_s)
+    # The bounds in the docstring of the budget, with the two slices that are trapped in part.
+    least_s = budget.FAST_FACTOR * RATIO
+    rounding_s = 2 * max(each.seconds for each in slices)
+    assert until_told_s <= least_s + 2 * longest_s + rounding_s
+    average = (least_s + 2 * longest_s + detaching_s + rounding_s) / budget.WINDOW_S
+    assert lost_s / budget.WINDOW_S <= average
+
+
+def test_the_same_calls_at_a_pace_within_the_budget_keep_their_probes(child: Child, floods: tuple[Flood, Flood]) -> None:
+    """A third of the budget, by the costs that this child measured."""
+    calm, _ = floods
+    ready = next(message for message in child.messages if isinstance(message, Ready))
+    a_call_s = (
+        max(ready.cost_ns[kind] for kind in (UPROBE, UPROBE_EMULATED) if kind in ready.cost_ns) + ready.cost_ns[URETPROBE]
+    ) / 1e9
+    calm.begin(a_call_s / (RATIO / 3))
+    child.watch(calm.tgid)
+    child.until(_has_state("part", calm.tgid))
+    child.reports(15)
+    assert not any(_has_state("off", calm.tgid)(message) for message in child.messages)
+    costs = _costs(*child.messages)
+    assert sum(cost.hits for cost in costs) > FEW
+    assert max(cost.ratio for cost in costs) < RATIO
