@@ -75,7 +75,7 @@ def agent(tmp_path: Path, start: Start, fight: int) -> Program:
     config = tmp_path / "agent.toml"
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/s.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
-        f'[gpu]\nenabled = false\n[[engines]]\nname = "fight"\npid_file = "{tmp_path}/fight.pid"\n'
+        f'[gpu]\nenabled = false\n[findings]\nstacks = false\n[[engines]]\nname = "fight"\npid_file = "{tmp_path}/fight.pid"\n'
     )
     return start("aie-agent", "run", "--config", str(config))
 

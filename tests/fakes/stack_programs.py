@@ -26,9 +26,12 @@ def line_of(marker: str) -> int:
 
 
 @contextlib.contextmanager
-def running(name: str, python: str = sys.executable) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
-    """The program `name`, once it is ready, and the words that it said. It is killed in the end."""
-    with subprocess.Popen([python, __file__, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def running(name: str, *python: str) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
+    """The program `name`, once it is ready, and the words that it said. It is killed in the end. `python` is the command that runs
+    it, by default this Python."""
+    with subprocess.Popen(
+        [*(python or (sys.executable,)), __file__, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             words = process.stdout.readline().decode().split()

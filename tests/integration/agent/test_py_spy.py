@@ -106,6 +106,19 @@ def test_every_python_here_can_be_read(python: str) -> None:
         assert where.file == "stack_programs.py"
 
 
+def test_threads_in_a_container_are_known_by_the_hosts_tids() -> None:
+    """They know themselves by those of their own namespace."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-pf", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no pid namespace can be made here")
+    with running("spin", unshare, "-pf", "--kill-child", sys.executable) as (process, _):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        tgid = int(children[0])
+        found = dump(tgid, NOW_S)
+        assert {each.tid for each in found.threads} == {int(name) for name in os.listdir(f"/proc/{tgid}/task")}
+        assert all(each.state for each in found.threads)
+
+
 def test_a_stopped_process_can_be_read() -> None:
     with running("fight") as (process, _):
         process.send_signal(signal.SIGSTOP)
