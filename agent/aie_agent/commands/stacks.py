@@ -67,8 +67,9 @@ def _count(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    """A number of seconds, or a duration with its unit."""
     try:
-        seconds = parse_duration(text if text[-1:].isalpha() else f"{text}s")
+        seconds = parse_duration(text) if text[-1:].isalpha() else float(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if not 0.01 <= seconds <= 600:

@@ -20,7 +20,7 @@ import msgspec
 
 from aie_agent.sources.procfs import Procfs
 from aie_agent.stacks.model import MOST_FRAMES, MOST_THREADS, Dump, Frame, Thread, clean
-from aie_agent.stacks.thread_states import KernelThread, thread_states
+from aie_agent.stacks.thread_states import KernelThread, owner_of, thread_states
 
 TIME_LIMIT_S: Final = 5.0
 MOST_OUTPUT_BYTES: Final = 16 << 20
@@ -117,12 +117,17 @@ def _threads(command: list[str], tgid: int, time_limit_s: float) -> tuple[Thread
     deadline_s = time.monotonic() + time_limit_s
     for _ in range(_TRIES - 1):
         try:
-            return parse(_run(command, tgid, deadline_s), thread_states(tgid))
+            return _looked_at(_run(command, tgid, deadline_s), tgid)
         except StacksError as error:
             if error.reason != "failed":
                 raise
         time.sleep(_PAUSE_S)
-    return parse(_run(command, tgid, deadline_s), thread_states(tgid))
+    return _looked_at(_run(command, tgid, deadline_s), tgid)
+
+
+def _looked_at(output: bytes, tgid: int) -> tuple[Thread, ...]:
+    states = thread_states(tgid)
+    return parse(output, states, next((each for each in states.values() if each.tid == tgid), None))
 
 
 def _run(command: list[str], tgid: int, deadline_s: float) -> bytes:
@@ -187,14 +192,21 @@ def refusal(tgid: int, errors: str) -> StacksError:
     return StacksError("failed", f"py-spy cannot read process {tgid}: {clean('; '.join(lines)) or 'it says nothing'}")
 
 
-def parse(output: bytes, states: Mapping[int, KernelThread]) -> tuple[Thread, ...]:
-    """py-spy's JSON, with what the kernel says of each thread by the tid that the process knows it by. Names are made safe to show.
-    Raises StacksError."""
+def parse(output: bytes, states: Mapping[int, KernelThread], main: KernelThread | None = None) -> tuple[Thread, ...]:
+    """py-spy's JSON, with what the kernel says of each thread by the tid that the process knows it by, and of its main thread.
+    Names are made safe to show. Raises StacksError."""
     try:
         found = _decoder.decode(output)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StacksError("failed", f"what py-spy says is not understood: {clean(str(error))}") from error
-    return tuple(_thread(thread, states.get(thread.os_thread_id or 0)) for thread in found[:MOST_THREADS])
+    return tuple(_thread(thread, _kernels(thread, states, main)) for thread in found[:MOST_THREADS])
+
+
+def _kernels(thread: _JsonThread, states: Mapping[int, KernelThread], main: KernelThread | None) -> KernelThread | None:
+    """The kernel's side of a thread. Before CPython 3.11 nobody says which it is, and it has to be found."""
+    if thread.os_thread_id is not None:
+        return states.get(thread.os_thread_id)
+    return main if thread.thread_name == "MainThread" else owner_of(thread.thread_id or 0, states.values())
 
 
 def _thread(thread: _JsonThread, kernel: KernelThread | None) -> Thread:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from aie_agent.sources.procfs import read_file
 from aie_agent.sources.procfs_text import namespace_pids, process_stat
 
+_NEAR_BYTES: Final = 1 << 20
+
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 """Number of the system call, by machine."""
 
 
 class KernelThread(NamedTuple):
-    """One thread: its tid in the reader's pid namespace, the letter of its state ("" where it may not be read), and the futex that
-    it waits on."""
+    """One thread: its tid in the reader's pid namespace, the letter of its state ("" where it may not be read), the futex that it
+    waits on, and the address to which its stack reaches now (None while it runs)."""
 
     tid: int
     state: str = ""
     futex: int | None = None
+    stack: int | None = None
 
 
 def thread_states(tgid: int, proc: Path = Path("/proc")) -> dict[int, KernelThread]:
@@ -49,7 +53,9 @@ def _thread(tid: int, directory: Path) -> KernelThread:
     stat = _read(directory / "stat")
     call = _read(directory / "syscall")  # needs the privilege that a dump needs too
     state = "" if stat is None else process_stat(stat).state
-    return KernelThread(tid, state, None if call is None else futex_address(call, os.uname().machine))
+    if call is None:
+        return KernelThread(tid, state)
+    return KernelThread(tid, state, futex_address(call, os.uname().machine), stack_address(call))
 
 
 def _read(path: Path) -> bytes | None:
@@ -65,3 +71,19 @@ def futex_address(syscall: bytes, machine: str) -> int | None:
     if len(words) < 2 or words[0] != str(_FUTEX.get(machine)).encode():
         return None
     return int(words[1], 16)
+
+
+def stack_address(syscall: bytes) -> int | None:
+    """/proc/PID/task/TID/syscall: the stack pointer of a thread that waits, the last word but one; None while it runs."""
+    words = syscall.split()
+    return int(words[-2], 16) if len(words) >= 3 else None
+
+
+def owner_of(descriptor: int, threads: Iterable[KernelThread]) -> KernelThread | None:
+    """The thread whose `pthread_t` is this address; None where that is not clear. Before CPython 3.11 a thread's state has no tid.
+
+    The C library puts the descriptor of a thread it starts at the top of its stack: the stack pointer lies a little below. Stacks
+    are 8 MiB apart, so within 1 MiB there is no other's. It is not so for the main thread.
+    """
+    near = [each for each in threads if each.stack is not None and 0 < descriptor - each.stack <= _NEAR_BYTES]
+    return near[0] if len(near) == 1 else None

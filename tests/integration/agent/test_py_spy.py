@@ -100,7 +100,11 @@ def test_a_hostile_name_is_made_safe() -> None:
 @pytest.mark.parametrize("python", sorted(set(pythons())))
 def test_every_python_here_can_be_read(python: str) -> None:
     with running("spin", python) as (process, _):
-        main = thread(dump(process.pid, NOW_S), "MainThread")
+        found = dump(process.pid, NOW_S)
+        main, idle = thread(found, "MainThread"), thread(found, "idle")
+        assert main.tid == process.pid
+        assert {idle.tid} == {int(tid) for tid in os.listdir(f"/proc/{process.pid}/task")} - {process.pid}
+        assert idle.futex is not None
         assert [frame.function.rpartition(".")[2] for frame in main.frames][-1] == "<module>"
         assert (where := place(main)) is not None
         assert where.file == "stack_programs.py"

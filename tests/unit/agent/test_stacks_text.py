@@ -14,7 +14,7 @@ from aie_agent.stacks.model import MOST_FRAMES, Dump, Frame, Thread, clean
 from aie_agent.stacks.py_spy import StacksError, parse, refusal
 from aie_agent.stacks.sentences import Pair, gil_sentences, hang_sentences, lock_sentences
 from aie_agent.stacks.shown import for_causes, page, with_lines
-from aie_agent.stacks.thread_states import KernelThread, futex_address
+from aie_agent.stacks.thread_states import KernelThread, futex_address, owner_of
 from aie_agent.stacks.waiting import line_of, place, standing, waiters
 from aie_telemetry import api
 
@@ -228,6 +228,20 @@ def test_deep_and_long_things_are_cut() -> None:
     (thread,) = parse(msgspec.json.encode([{"frames": frames}]), {})
     assert len(thread.frames) == MOST_FRAMES
     assert len(thread.frames[0].function) == 200
+
+
+def test_before_python_311_the_kernels_thread_is_found_by_its_stack() -> None:
+    threads = {
+        5: KernelThread(5, "S", 0x10, 0x7F0000100000 - 4096),
+        6: KernelThread(6, "R"),
+        7: KernelThread(7, "S", None, 0x7FFD00000000),
+    }
+    rows = [{"thread_name": name, "thread_id": number} for name, number in (
+        ("worker", 0x7F0000100000), ("runs", 0x7F0000900000), ("MainThread", 0x7F00F0000000), ("none", None),
+    )]  # fmt: skip
+    found = parse(msgspec.json.encode(rows), threads, threads[7])
+    assert [(each.tid, each.futex) for each in found] == [(5, 0x10), (None, None), (7, None), (None, None)]
+    assert owner_of(100, [KernelThread(1, "S", None, 90), KernelThread(2, "S", None, 80)]) is None, "two of them: not clear"
 
 
 @pytest.mark.parametrize("output", [b"", b"{}", b"[1]", b"\xff", b'[{"frames": [{"line": "x"}]}]', b"[" * 100_000])
