@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aie_ebpf import tracepoints
-from aie_ebpf.closer import Closer
 from aie_ebpf.door import Bcc, BpfError, Module, Probe, Ring
 from aie_ebpf.messages import BlockIo, OomKill, SetState, Xid
 from aie_ebpf.probes import PERF_EVENTS, SETS, TRACEPOINTS, When
@@ -26,11 +25,10 @@ _OFFSETS: Final = {"oom": ("OOM", "oom:mark_victim"), "xid": ("XID", "nvidia:nvi
 
 
 class HostProbes:
-    """The host's sets, compiled; attached by `attach_idle` (those of the whole host) and `watch_processes`."""
+    """The host's sets, compiled. Those of the whole host are attached at once, those of processes while any is watched."""
 
-    def __init__(self, bcc: Bcc, without: frozenset[str], closer: Closer) -> None:
+    def __init__(self, bcc: Bcc, without: frozenset[str]) -> None:
         """Compiles. Raises BpfError when not even the maps can be had."""
-        self._closer = closer
         self._reasons: dict[str, str] = {}
         wanted = [name for name in HOST_SETS if self._may(name, without)]
         self.module = self._compile(bcc, wanted)
@@ -63,17 +61,12 @@ class HostProbes:
             if yes and name in self._loaded and name not in self._attached and name not in self._reasons:
                 self._attach(name)
             elif not yes and name in self._attached:
-                self.detach(name, "")
+                self.detach(name)
 
-    def detach(self, name: str, reason: str) -> None:
-        """Detaches a set; with a reason, it stays so until `allow`."""
-        self._closer.close(self._attached.pop(name, ()))
-        if reason:
-            self._reasons[name] = reason
-
-    def allow(self, name: str) -> None:
-        """Lets a set be attached again that was detached for a reason."""
-        self._reasons.pop(name, None)
+    def detach(self, name: str) -> None:
+        """Detaches a set, here and now: the kernel refuses a program that is on its tracepoint still."""
+        for probe in self._attached.pop(name, ()):
+            self.module.detach(probe)
 
     def read_block_io(self) -> tuple[BlockIo, ...]:
         """What block devices completed. Raises BpfError."""
@@ -131,7 +124,8 @@ class HostProbes:
         if self._try(name, attach):
             self._attached[name] = probes
         else:
-            self._closer.close(probes)
+            for probe in probes:
+                self.module.detach(probe)
 
     def _try(self, name: str, action: Callable[[], None]) -> bool:
         try:

@@ -55,7 +55,7 @@ class Watcher:
         """Compiles and attaches what watches the whole host. Raises BpfError."""
         self._clock = clock
         self._closer = Closer()
-        self._host = HostProbes(bcc, without, self._closer)
+        self._host = HostProbes(bcc, without)
         self._uprobes = UprobeSets(bcc, without)
         self._ledger = ledger
         self._charges = Charges(ledger, self._uprobes.mixes)
@@ -139,7 +139,7 @@ class Watcher:
         for tgid in list(self._processes):
             self._leave(tgid, self._processes.pop(tgid))
         for name in self._host.on:
-            self._host.detach(name, "")
+            self._host.detach(name)
         self._closer.finish(timeout_s)
 
     def _read(self) -> Report:
@@ -206,7 +206,7 @@ class Watcher:
         return False
 
     def _watch_waits(self, tgid: int, process: _Process) -> None:
-        held = {name: reason for name in _WAIT_SETS if (reason := self._held(process, name))}
+        held = {name: reason for name in (*_WAIT_SETS, *_CUDA_SETS) if (reason := self._held(process, name))}
         gil, refused = None, ""
         if self._host.waits is not None:
             gil = gil_range(tgid)
@@ -225,6 +225,7 @@ class Watcher:
         if reason:
             known = process.attached.pop(name, None)
             self._closer.close(known.probes if known is not None else ())
+            self._uprobes.leave(name, process.target.tgid)
             process.coverage[name] = _row(process.target, name, reason)
             return
         attached = self._uprobes.attach(name, process.target, process.attached.get(name))
@@ -258,7 +259,7 @@ def _report(
     waits = use.waits if use is not None else messages.Waits()
     if cuda is not None and cuda.syncs:
         # What a synchronisation spent in the run queue is counted there.
-        synced_s = sum(each.seconds.total for each in cuda.syncs) - (use.sync_run_queue_s if use is not None else 0.0)
+        synced_s = sum(each.blocked_s for each in cuda.syncs) - (use.sync_run_queue_s if use is not None else 0.0)
         waits = msgspec.structs.replace(waits, gpu_sync=max(synced_s, 0.0))
     if use is None:
         return messages.ProcessReport(engine=target.engine, tgid=target.tgid, cuda=cuda, gc=gc, waits=waits)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from aie_ebpf.closer import Closer
 from aie_ebpf.door import Bcc
 from aie_ebpf.host import HostProbes
 from aie_ebpf.python_runtime import gil_range
@@ -31,11 +30,11 @@ def bcc(bpf: None) -> Bcc:
 @pytest.fixture(scope="session")
 def host(bcc: Bcc) -> Iterator[HostProbes]:
     """All sets of the host, attached."""
-    probes = HostProbes(bcc, frozenset(), Closer())
+    probes = HostProbes(bcc, frozenset())
     probes.watch_processes(True)
     yield probes
     for name in probes.on:
-        probes.detach(name, "")
+        probes.detach(name)
 
 
 class Observed(NamedTuple):

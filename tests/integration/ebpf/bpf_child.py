@@ -1,0 +1,84 @@
+"""The real child of the agent, `python -m aie_ebpf`, spoken to by a test."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aie_ebpf.messages import Failed, Frames, Ready, Report, Target, ToAgent, ToChild, Watch, for_agent, frame
+from aie_ebpf.watcher import start_ticks
+
+START_S = 120.0
+"""What a busy machine may take to compile and calibrate."""
+
+
+class Child:
+    """One child: what it said so far, and what it is told."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: socket.socket) -> None:
+        self.process = process
+        self._pipe = pipe
+        self._frames = Frames()
+        self.messages: list[ToAgent] = []
+
+    def tell(self, message: ToChild) -> None:
+        """Sends a message."""
+        self._pipe.sendall(frame(message))
+
+    def watch(self, *tgids: int, engine: str = "under-test") -> None:
+        """Has these processes watched, and no others."""
+        ticks = {tgid: start_ticks(tgid) for tgid in tgids}
+        targets = tuple(Target(engine=engine, tgid=tgid, start_ticks=each or 0) for tgid, each in ticks.items())
+        self.tell(Watch(targets=targets))
+
+    def until(self, reached: Callable[[ToAgent], bool], timeout_s: float = 60.0) -> ToAgent:
+        """The next message for which `reached` holds. Raises TimeoutError, EOFError."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"last told: {self.messages[-1:]}")
+            self._pipe.settimeout(max(deadline_s - time.monotonic(), 0.01))
+            data = self._pipe.recv(1 << 16)
+            if not data:
+                raise EOFError("the child has ended")
+            fresh = [for_agent(body) for body in self._frames.feed(data)]
+            self.messages += fresh
+            for message in fresh:
+                if isinstance(message, Failed):
+                    raise AssertionError(message.reason)
+                if reached(message):
+                    return message
+
+    def reports(self, count: int) -> list[Report]:
+        """The next `count` reports."""
+        found: list[Report] = []
+        while len(found) < count:
+            message = self.until(lambda each: isinstance(each, Report))
+            assert isinstance(message, Report)
+            found.append(message)
+        return found
+
+    def close(self) -> None:
+        """Closes the agent's end of the pipe."""
+        self._pipe.close()
+
+
+@contextmanager
+def running_child(*arguments: str, log: Path) -> Iterator[Child]:
+    """A child that is ready. It is ended at the end, however it is."""
+    ours, its = socket.socketpair()
+    with log.open("wb") as stderr, its:
+        process = subprocess.Popen([sys.executable, "-m", "aie_ebpf", *arguments], stdin=its, stderr=stderr)
+    child = Child(process, ours)
+    try:
+        child.until(lambda message: isinstance(message, Ready), START_S)
+        yield child
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()
