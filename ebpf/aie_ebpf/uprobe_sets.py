@@ -12,7 +12,8 @@ import msgspec
 
 from aie_ebpf.budget import Mix, mix_of
 from aie_ebpf.calibrate import URETPROBE, entry_kind
-from aie_ebpf.cuda_libraries import cuda_libraries
+from aie_ebpf.cuda_libraries import CudaLibraries, cuda_libraries
+from aie_ebpf.cuda_probes import CUDA_TEXT, LAUNCH_TEXT
 from aie_ebpf.door import Bcc, BpfError, Module, Probe
 from aie_ebpf.elf_cache import ElfCache
 from aie_ebpf.mappings import GONE, AddressSpace, address_space
@@ -37,11 +38,8 @@ class _Group(NamedTuple):
 
 
 _GROUPS: Final = (
-    _Group(
-        ("cuda_memory", "cuda_sync", "cuda_copy"),
-        ("cuda.h", "cuda_memory", "cuda_memory_calls", "cuda_sync", "cuda_copy", "cuda_copy_shapes"),
-    ),
-    _Group(("cuda_launch",), ("cuda.h", "cuda_launch")),
+    _Group(("cuda_memory", "cuda_sync", "cuda_copy"), CUDA_TEXT),
+    _Group(("cuda_launch",), LAUNCH_TEXT),
     _Group(("gc",), ("gc",)),
 )
 _CUDA, _LAUNCHES, _GC = _GROUPS
@@ -63,7 +61,8 @@ class UprobeSets:
         """Compiles nothing yet."""
         self._bcc = bcc
         self._without = without
-        self._elfs = ElfCache()
+        self.elfs = ElfCache()
+        """What was found in files, for all who ask."""
         self._modules: dict[_Group, Module] = {}
         self._failed: dict[_Group, str] = {}
         self._cuda: CudaReader | None = None
@@ -79,14 +78,18 @@ class UprobeSets:
         """Every set of uprobes: whether it can be used, as far as is known before the first process that needs it."""
         return tuple(SetState(set=name, loaded=not self._refusal(name), reason=self._refusal(name)) for name in UPROBE_SETS)
 
-    def outlook(self, name: str, target: Target) -> Coverage:
+    def libraries(self, tgid: int) -> CudaLibraries:
+        """CUDA's libraries in a process, as they are now: to be given to `attach` and `outlook`."""
+        return cuda_libraries(tgid, cache=self.elfs)
+
+    def outlook(self, name: str, target: Target, libraries: CudaLibraries) -> Coverage:
         """What a window of this set would see of a process; attaches nothing."""
-        points, coverage = self._plan(name, target)
+        points, coverage = self._plan(name, target, libraries)
         return msgspec.structs.replace(coverage, state="window") if points else coverage
 
-    def attach(self, name: str, target: Target, known: Attached | None = None) -> Attached:
+    def attach(self, name: str, target: Target, libraries: CudaLibraries, known: Attached | None = None) -> Attached:
         """Attaches a set to a process, or to what it has loaded since `known`."""
-        points, coverage = self._plan(name, target)
+        points, coverage = self._plan(name, target, libraries)
         attached = known or Attached(coverage)
         errors = []
         fresh = [point for point in points if point not in attached.points]
@@ -94,6 +97,8 @@ class UprobeSets:
             try:
                 module = self._module(name)
                 errors = [error for point in fresh if (error := self._attach(module, name, point, target.tgid, attached))]
+                if known is None and self._cuda is not None and name in _CUDA.sets:
+                    self._cuda.watch(target.tgid, name)
             except BpfError as error:  # the set's programs cannot be had at all
                 errors = [str(error)]
         if errors and not attached.probes:
@@ -109,6 +114,11 @@ class UprobeSets:
         for reader in (self._cuda, self._launches, self._gc):
             if reader is not None:
                 reader.forget(tgid)
+
+    def leave(self, name: str, tgid: int) -> None:
+        """A set watches a process no more: what it knew of it grows old."""
+        if self._cuda is not None and name in _CUDA.sets:
+            self._cuda.leave(tgid, name)
 
     def read_cuda(self, now_ns: int) -> dict[int, Cuda]:
         """What processes did with CUDA since the reading before. Raises BpfError."""
@@ -135,29 +145,30 @@ class UprobeSets:
     def _refusal(self, name: str) -> str:
         return "left out by configuration" if name in self._without else self._failed.get(_group_of(name), "")
 
-    def _plan(self, name: str, target: Target) -> tuple[list[AttachPoint], Coverage]:
+    def _plan(self, name: str, target: Target, libraries: CudaLibraries) -> tuple[list[AttachPoint], Coverage]:
         """Where a set is to be attached in a process, and what can be seen so."""
 
         def off(reason: str) -> Coverage:
             return Coverage(engine=target.engine, tgid=target.tgid, set=name, state="off", reason=reason)
 
+        missing: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         refusal = self._refusal(name)
         if refusal:
             return [], off(refusal)
         if name in _GC.sets:
-            points, reason = gc_points(target.tgid, cache=self._elfs)
-            missing: tuple[str, ...] = ()
+            points, reason = gc_points(target.tgid, cache=self.elfs)
         else:
-            libraries = cuda_libraries(target.tgid, cache=self._elfs)
             if libraries.driver is None:
                 return [], off(libraries.sentences()[0])
-            points, unseen = attach_points(libraries.files, [row for row in UPROBES if row.set == name], cache=self._elfs)
-            missing = tuple(dict.fromkeys((*(each.reason for each in unseen), *libraries.sentences())))
+            points, unseen = attach_points(libraries.files, [row for row in UPROBES if row.set == name], cache=self.elfs)
+            missing = tuple(dict.fromkeys(each.reason for each in unseen))
+            notes = libraries.sentences()
             reason = missing[0] if missing else "nothing of it is in the driver's library"
         if not points:
             return [], off(reason)
         state = "part" if missing else "on"
-        return points, Coverage(engine=target.engine, tgid=target.tgid, set=name, state=state, missing=missing)
+        return points, Coverage(engine=target.engine, tgid=target.tgid, set=name, state=state, missing=missing, notes=notes)
 
     def _attach(self, module: Module, name: str, point: AttachPoint, tgid: int, attached: Attached) -> str:
         """The program at the return before the one at the entry, so that a call that is entered is seen to return. Returns what

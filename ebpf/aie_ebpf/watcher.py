@@ -16,6 +16,7 @@ from aie_ebpf import messages
 from aie_ebpf.budget import Ledger
 from aie_ebpf.charges import Charges
 from aie_ebpf.closer import Closer
+from aie_ebpf.cuda_libraries import CudaLibraries
 from aie_ebpf.door import Bcc, BpfError
 from aie_ebpf.host import HostProbes
 from aie_ebpf.messages import Coverage, Report, SetState, Target
@@ -192,10 +193,11 @@ class Watcher:
             return
         process.here = True
         self._watch_waits(tgid, process)
+        libraries = self._uprobes.libraries(tgid)
         for name in _CUDA_SETS:
-            self._attach(process, name)
+            self._attach(process, name, libraries)
         for name in _WINDOW_SETS:
-            process.coverage[name] = self._uprobes.outlook(name, process.target)
+            process.coverage[name] = self._uprobes.outlook(name, process.target, libraries)
         self._is_here(tgid, process)  # it may have ended meanwhile, and another have its number
 
     def _is_here(self, tgid: int, process: _Process) -> bool:
@@ -209,7 +211,7 @@ class Watcher:
         held = {name: reason for name in (*_WAIT_SETS, *_CUDA_SETS) if (reason := self._held(process, name))}
         gil, refused = None, ""
         if self._host.waits is not None:
-            gil = gil_range(tgid)
+            gil = gil_range(tgid, cache=self._uprobes.elfs)
             try:
                 self._host.waits.watch(tgid, gil, held)
             except BpfError as error:  # more processes than the map holds
@@ -220,7 +222,7 @@ class Watcher:
             missing = ("the GIL: the process is no CPython that can be recognised",) if no_gil else ()
             process.coverage[name] = _row(process.target, name, reason, missing)
 
-    def _attach(self, process: _Process, name: str) -> None:
+    def _attach(self, process: _Process, name: str, libraries: CudaLibraries) -> None:
         reason = self._held(process, name)
         if reason:
             known = process.attached.pop(name, None)
@@ -228,7 +230,7 @@ class Watcher:
             self._uprobes.leave(name, process.target.tgid)
             process.coverage[name] = _row(process.target, name, reason)
             return
-        attached = self._uprobes.attach(name, process.target, process.attached.get(name))
+        attached = self._uprobes.attach(name, process.target, libraries, process.attached.get(name))
         if attached.probes:
             process.attached[name] = attached
         process.coverage[name] = attached.coverage

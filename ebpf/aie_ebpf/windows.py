@@ -48,7 +48,7 @@ class Windows:
         reason = self._refusal(asked, targets)
         attached: dict[int, Attached] = {}
         if not reason:
-            attached = {target.tgid: self._uprobes.attach(asked.set, target) for target in targets}
+            attached = {each.tgid: self._uprobes.attach(asked.set, each, self._uprobes.libraries(each.tgid)) for each in targets}
             if not any(each.probes for each in attached.values()):
                 reason = next(each.coverage.reason for each in attached.values()) or "nothing of it can be attached"
         if reason:
