@@ -1,7 +1,7 @@
 """What aie-top costs at 1 Hz, against an empty Textual app that changes one label, and how soon it shows something.
 
 Both run on a pseudo-terminal of the same size, in interleaved pairs, so that what else the host does falls on both alike.
-aie-top talks to a fake agent with two busy engines, whose process is not counted.
+aie-top talks to a fake agent with two busy engines, whose threads wait; its process is not counted.
 
     python bench/top_cost.py [--pairs 5] [--seconds 15] [--size 120x40]
 
@@ -110,7 +110,7 @@ def _cpu_seconds(pid: int) -> float:
 
 def _agent() -> tuple[subprocess.Popen[str], str]:
     """The fake agent at its real pace."""
-    command = [sys.executable, str(ROOT / "tests/fakes/agent_api.py"), "0"]
+    command = [sys.executable, str(ROOT / "tests/fakes/agent_api.py"), "0", "--waits"]
     agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None
     return agent, agent.stdout.readline().strip()

@@ -1,6 +1,7 @@
 """A small real HTTP server that speaks the agent's API, for aie-top's tests and benchmark. It can go away, hang and send rubbish.
 
-`python tests/fakes/agent_api.py [PORT] [--troubled|--waits] [--gpus]` serves two busy engines, for looking at aie-top by hand.
+`python tests/fakes/agent_api.py [PORT] [--troubled|--fights] [--waits] [--gpus]` serves two busy engines
+(`--fights`: four that wait), for looking at aie-top by hand.
 """
 
 from __future__ import annotations
@@ -339,13 +340,27 @@ def on_eight_gpus(base: Snapshots) -> Snapshots:
     return lambda tick: msgspec.structs.replace(base(tick), gpus=agent_gpus.troubled(8, tick))
 
 
+def that_wait(base: Snapshots) -> Snapshots:
+    """The same engines with what probes see of the first two: one fights for the GIL, the other for a lock."""
+    import agent_waits  # beside this file
+
+    return lambda tick: agent_waits.of_two(base(tick), tick)
+
+
+def fights() -> Snapshots:
+    """Four engines, each with waits of another kind."""
+    import agent_waits  # beside this file
+
+    return agent_waits.fights
+
+
 if __name__ == "__main__":
     # A fresh picture every second, which is the agent's own pace.
     served = troubled if "--troubled" in sys.argv else healthy
+    if "--fights" in sys.argv:
+        served = fights()
     if "--waits" in sys.argv:
-        import agent_waits  # beside this file
-
-        served = agent_waits.fights
+        served = that_wait(served)
     if "--gpus" in sys.argv:
         served = on_eight_gpus(served)
     numbers = [argument for argument in sys.argv[1:] if argument.isdigit()]

@@ -181,6 +181,12 @@ def blind(engine: Engine) -> Engine:
     )
 
 
+def of_two(snapshot: Snapshot, tick: int = 0) -> Snapshot:
+    """With what probes see of the first two engines."""
+    first, second, *others = snapshot.engines
+    return msgspec.structs.replace(snapshot, engines=(gil_fight(first, tick), lock_fight(second, tick), *others))
+
+
 def fights(tick: int = 0) -> Snapshot:
     """The fake agent's host with one engine of each kind."""
     import agent_api as fake  # beside this file

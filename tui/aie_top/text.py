@@ -93,10 +93,13 @@ def fit(text: str, width: int, *, right: bool = False, middle: bool = False) -> 
     """
     if width <= 0:
         return ""
-    excess = cell_width(text) - width
-    if excess > 0:
+    taken = cell_width(text)
+    if taken > width:
         text = _cut_middle(text, width) if middle else _cut(text, width - 1) + ELLIPSIS
-    padding = " " * (width - cell_width(text))
+        taken = cell_width(text)
+    if taken == width:
+        return text
+    padding = " " * (width - taken)
     return padding + text if right else text + padding
 
 

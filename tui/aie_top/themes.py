@@ -18,8 +18,9 @@ class Look(NamedTuple):
     tones: dict[Tone, Style]
     fills: dict[Fill, Style]
 
-    def style(self, tone: Tone, fill: Fill) -> Style:
-        return self.tones[tone] + self.fills[fill]
+    def styles(self) -> dict[Fill, dict[Tone, Style]]:
+        """All of them, mixed once: each second asks for hundreds."""
+        return {fill: {tone: over + under for tone, over in self.tones.items()} for fill, under in self.fills.items()}
 
 
 def _true_colour(name: str, *, dark: bool, ground: str, title: str, cursor: str, ink: dict[Tone, str]) -> Look:

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 PARTS: Final = (
     Part("running", "RUN", "running", "run", "threads on a CPU, spinning included (R in the bar)"),
-    Part("run_queue", "QUEUE", "ready, no CPU", "queue", "threads ready to run that wait for a CPU (Q)"),
+    Part("run_queue", "QUEUE", "no CPU", "queue", "threads ready to run that wait for a CPU (Q)"),
     Part("lock", "LOCK", "lock", "lock", "threads that wait for a lock that another thread holds (L)"),
     Part("gil", "GIL", "GIL", "gil", "threads that wait for Python's interpreter lock (G)"),
     Part("disk", "DISK", "disk", "disk", "threads in uninterruptible sleep, mostly for a disk or a driver (D)"),

@@ -25,6 +25,7 @@ class LinesView(Widget):
     def __init__(self, look: Look, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._look = look
+        self._styles = look.styles()
         self._lines: Sequence[Line] = ()
 
     def show(self, lines: Sequence[Line]) -> None:
@@ -35,6 +36,7 @@ class LinesView(Widget):
 
     def wear(self, look: Look) -> None:
         self._look = look
+        self._styles = look.styles()
         self.refresh()
 
     def give_height(self, height: int, gap: int) -> None:
@@ -48,7 +50,8 @@ class LinesView(Widget):
 
     def render_line(self, y: int) -> Strip:
         spans, fill = self._lines[y] if y < len(self._lines) else _EMPTY
-        strip = Strip([Segment(text, self._look.style(tone, fill)) for text, tone in spans if text])
+        styles = self._styles[fill]
+        strip = Strip([Segment(text, styles[tone]) for text, tone in spans if text])
         return strip.adjust_cell_length(self.size.width, self._look.fills[fill])
 
 
@@ -61,19 +64,16 @@ def changed_regions(before: Sequence[Line], now: Sequence[Line], width: int) -> 
 
 def _changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
     """From the first changed span to the end of the last one; spans that differ in width end the comparison from the right."""
-    first = 0
-    for before, now in zip(old.spans, new.spans, strict=False):
-        if before != now:
-            break
-        first += cell_width(now.text)
-    if len(old.spans) != len(new.spans):
-        return first, width
-    last = 0
+    first = last = -1
     at = 0
-    for before, now in zip(old.spans, new.spans, strict=True):
-        if cell_width(before.text) != cell_width(now.text):
-            return first, width
-        at += cell_width(now.text)
+    for before, now in zip(old.spans, new.spans, strict=False):
+        taken = cell_width(now.text)
         if before != now:
-            last = at
+            first = at if first < 0 else first
+            if cell_width(before.text) != taken:
+                return first, width
+            last = at + taken
+        at += taken
+    if len(old.spans) != len(new.spans):
+        return (at if first < 0 else first), width
     return first, last

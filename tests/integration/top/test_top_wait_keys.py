@@ -28,7 +28,7 @@ async def test_b_shows_what_blocks_each_engine_and_escape_goes_back() -> None:
         async with app.run_test(size=(120, 40)) as pilot:
             await until(app, pilot, "TO 8 THREADS")
             await pilot.press("b")
-            shown = await until(app, pilot, "ready, no CPU")
+            shown = await until(app, pilot, "no CPU")
             assert isinstance(app.screen, PageScreen)
             assert "tokenizer.py:118 (encode)" in shown
             assert "reranker: waits, locks and CUDA (privilege" in shown
