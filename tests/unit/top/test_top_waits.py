@@ -198,6 +198,8 @@ def test_cuda_memory_by_kind_and_by_who_asked_adds_up() -> None:
     kinds = text[text.index("BY KIND") : text.index("BY WHO")].splitlines()[1:-1]
     shares = [float(one.split()[-1].rstrip("%")) for one in kinds]
     assert sum(shares) == pytest.approx(100.0, abs=0.3)
+    largest = text[text.index("BY SIZE") :].splitlines()[1]
+    assert float(largest.split()[-1].rstrip("%")) == pytest.approx(100 * 52.0 / 67.0625, abs=0.06), "of all, not of those shown"
 
 
 def test_more_modules_than_fit_are_one_line() -> None:

@@ -24,12 +24,14 @@ def cuda_lines(cuda: CudaUse | None, width: int) -> list[Line]:
     """Nothing where no probe sees it: what is not seen is said with the waits."""
     if cuda is None:
         return []
+    # The agent tells only the largest size classes, so their sum is no whole.
+    whole = sum(cuda.outstanding_bytes.values())
     return [
         title("CUDA MEMORY, AS THE DRIVER WAS ASKED FOR IT"),
         *facts(_memory(cuda), width),
-        *_amounts("BY KIND", cuda.outstanding_bytes, width, lambda name: cuda_words.KINDS.get(name, name)),
-        *_amounts("BY WHO ASKED", cuda.by_module, width, str),
-        *_amounts("BY SIZE OF ONE", cuda.by_size_class_bytes, width, _size_class),
+        *_amounts("BY KIND", cuda.outstanding_bytes, whole, width, lambda name: cuda_words.KINDS.get(name, name)),
+        *_amounts("BY WHO ASKED", cuda.by_module, whole, width, str),
+        *_amounts("BY SIZE OF ONE", cuda.by_size_class_bytes, whole, width, _size_class),
         *_copies(cuda),
         *_syncs(cuda),
         *_calls(cuda, width),
@@ -47,14 +49,13 @@ def _memory(cuda: CudaUse) -> Iterable[tuple[str, str | None]]:
     yield "contexts", str(cuda.contexts) if cuda.contexts is not None else None
 
 
-def _amounts(name: str, amounts: Mapping[str, float], width: int, word: Callable[[str], str]) -> list[Line]:
-    """The largest first, each with its share of the whole as a bar; those beyond the most that are shown are one line."""
+def _amounts(name: str, amounts: Mapping[str, float], whole: float, width: int, word: Callable[[str], str]) -> list[Line]:
+    """The largest first, each with its share of `whole` as a bar; those beyond the most that are shown are one line."""
     largest = sorted(amounts.items(), key=lambda item: -item[1])
     shown = [(word(key), amount) for key, amount in largest[:_MODULES_SHOWN]]
     rest = largest[_MODULES_SHOWN:]
     if rest:
         shown.append((f"{len(rest)} more", sum(amount for _, amount in rest)))
-    whole = sum(amount for _, amount in shown)
     room = min(max(width - _NAME_WIDTH - fmt.SIZE_WIDTH - fmt.PERCENT_WIDTH - 7, 0), _BAR_MOST)
     lines = [_head(name, (("NOT FREED", fmt.SIZE_WIDTH),))] if shown else []
     for called, amount in shown:
