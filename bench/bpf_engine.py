@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ import time
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from aie_ebpf.messages import Report
@@ -29,6 +31,19 @@ _READY: Final = re.compile(r"aie-engine: ready on (http://\S+),")
 _SERVE: Final = [sys.executable, "-m", "aie_engine.cli", "serve", "--model", "smollm2", "--port", "0", "--statsd", "off"]
 
 
+class Done(NamedTuple):
+    """What an engine has done: wall-clock seconds, seconds that steps took, steps, seconds of CPU."""
+
+    wall_s: float
+    step_s: float
+    steps: float
+    cpu_s: float
+
+    def since(self, before: Done) -> Done:
+        """The difference."""
+        return Done(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 class Engine:
     """The engine, kept busy by eight clients."""
 
@@ -40,15 +55,17 @@ class Engine:
         for thread in self._threads:
             thread.start()
 
-    def steps(self) -> tuple[float, float]:
-        """Seconds that steps took since the engine began, and how many there were."""
+    def done(self) -> Done:
+        """All since the engine began."""
         with urllib.request.urlopen(f"{self._url}/metrics", timeout=30) as answer:
             page = answer.read().decode()
-        seconds, count = (
+        step_s, steps = (
             sum(map(float, re.findall(rf"^aie_engine_step_seconds_{part}\S* (\S+)", page, re.MULTILINE)))
             for part in ("sum", "count")
         )
-        return seconds, count
+        fields = Path(f"/proc/{self.tgid}/stat").read_text().rpartition(")")[2].split()
+        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return Done(time.perf_counter(), step_s, steps, cpu_s)
 
     def close(self) -> None:
         """Ends the clients when their answers are there."""
@@ -83,13 +100,15 @@ def engine() -> Iterator[Engine]:
 
 
 class EngineCost(NamedTuple):
-    """Of slices with probes: hits and seconds by set, wall-clock and step seconds. `losses`: how much longer steps were."""
+    """Of slices with probes: hits and seconds by set, wall-clock and step seconds. How much longer a step was by the clock, and how
+    much more CPU it took, by pair."""
 
     hits: Counter[str]
     spent_s: dict[str, float]
     wall_s: float
     step_s: float
-    losses: list[float]
+    longer: list[float]
+    more_cpu: list[float]
 
     @property
     def share(self) -> float:
@@ -102,9 +121,10 @@ class EngineCost(NamedTuple):
         for name in sorted(self.hits):
             per_s, us_s = self.hits[name] / self.wall_s, self.spent_s[name] / self.wall_s * 1e6
             lines.append(f"{name:16} {per_s:9.0f} {us_s:9.0f} {self.spent_s[name] / self.step_s:9.3%}")
-        middle, low, high = interval(self.losses)
         lines.append(f"{'together':36} {self.share:9.3%}")
-        lines.append(f"a step is longer by {middle:+.2%}, 95 % interval {low:+.2%} .. {high:+.2%}, of {len(self.losses)} pairs")
+        for what, values in (("time", self.longer), ("CPU", self.more_cpu)):
+            middle, low, high = interval(values)
+            lines.append(f"{what} of a step: {middle:+.2%}, 95 % interval {low:+.2%} .. {high:+.2%}, of {len(values)} pairs")
         return lines
 
 
@@ -119,28 +139,28 @@ def engine_cost(client: Client, running: Engine, pairs: int, slice_s: float) -> 
     """Slices with and without the probes in turn, in the order with, without, without, with, ..."""
     hits, spent_s = Counter[str](), defaultdict[str, float](float)
     wall_s = step_s = 0.0
-    losses = []
+    longer, more_cpu = [], []
     for pair in range(pairs):
-        step: dict[bool, float] = {}
+        done: dict[bool, Done] = {}
         for probed in (True, False) if pair % 2 == 0 else (False, True):
-            reports, wall, steps, count = _slice(client, running, probed, slice_s)
-            step[probed] = steps / count
+            reports, done[probed] = _slice(client, running, probed, slice_s)
             if probed:
-                wall_s, step_s = wall_s + wall, step_s + steps
+                wall_s, step_s = wall_s + done[probed].wall_s, step_s + done[probed].step_s
                 for cost in (cost for report in reports for cost in report.costs):
                     hits[cost.set] += cost.hits
                     spent_s[cost.set] += cost.seconds
-        losses.append(step[True] / step[False] - 1)
-    return EngineCost(hits, spent_s, wall_s, step_s, losses)
+        with_, without = done[True], done[False]
+        longer.append(with_.step_s / with_.steps / (without.step_s / without.steps) - 1)
+        more_cpu.append(with_.cpu_s / with_.steps / (without.cpu_s / without.steps) - 1)
+    return EngineCost(hits, spent_s, wall_s, step_s, longer, more_cpu)
 
 
-def _slice(client: Client, running: Engine, probed: bool, slice_s: float) -> tuple[list[Report], float, float, float]:
+def _slice(client: Client, running: Engine, probed: bool, slice_s: float) -> tuple[list[Report], Done]:
     client.watch([target("bench", running.tgid)] if probed else [])
     client.reports_for(_SETTLE_S)
-    began_s, (seconds, count) = time.perf_counter(), running.steps()
+    before = running.done()
     reports = client.reports_for(slice_s)
-    after_seconds, after_count = running.steps()
-    return reports, time.perf_counter() - began_s, after_seconds - seconds, after_count - count
+    return reports, running.done().since(before)
 
 
 class ChildCost(NamedTuple):

@@ -109,7 +109,8 @@ class Ledger:
         self, hits: Mapping[Key, int], period_s: float, now_s: float, mixes: Mapping[Key, Mix] | None = None
     ) -> tuple[Cost, ...]:
         """Notes hits of the last `period_s`; returns what they took, a row a key. To be called for every period, with 0 hits too:
-        silence is part of the average. Hits of a set that is being detached still count. Raises KeyError as `cost_s` does."""
+        silence is part of the average. Hits of a set that is being detached still count, as far as its programs still run: a
+        breakpoint outlives them by a moment. Raises KeyError as `cost_s` does."""
         spent_s: dict[Key, float] = {}
         for key, count in hits.items():
             engine, name = key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -111,6 +112,15 @@ class Flood:
         with self._changed:
             wanted = len(self._lines) + more
             assert self._changed.wait_for(lambda: len(self._lines) >= wanted, 60)
+
+    def wait_until_each(self, last: int, is_so: Callable[[Slice], bool]) -> None:
+        """Until it is so of each of the last slices, all of which have calls."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._holds(last, is_so), 60)
+
+    def _holds(self, last: int, is_so: Callable[[Slice], bool]) -> bool:
+        slices = self.slices()[-last:]
+        return len(slices) == last and all(each.calls and is_so(each) for each in slices)
 
     def close(self) -> None:
         """Ends it."""
