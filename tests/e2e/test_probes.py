@@ -155,6 +155,48 @@ def test_a_killed_child_is_told_and_replaced(agent: Program) -> None:
     eventually(lambda: (now := seen(url)) and now.coverage and now.coverage[0].set != "ebpf", agent)
 
 
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with little memory, in whichever version of the hierarchy there is."""
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    root, limit = (v1, "memory.limit_in_bytes") if v1.is_dir() else (v2, "memory.max")
+    group = root / f"aie-e2e-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(64 << 20))
+    except OSError as error:
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    yield group
+    eventually(lambda: _removed(group))
+
+
+def _removed(group: Path) -> bool:
+    """The kernel lets a group go when the last process has."""
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_process_that_the_kernel_killed_is_an_event(agent: Program, fight: int, small_group: Path) -> None:
+    url = agent.url()
+    eventually(lambda: seen(url), agent)
+    code = f"open({str(small_group / 'cgroup.procs')!r}, 'w').write('0'); x = bytearray(256 << 20)"
+    with subprocess.Popen([sys.executable, "-c", code]) as victim:
+        assert victim.wait(timeout=60) == -signal.SIGKILL
+
+    def killed() -> list[api.Event]:
+        events = msgspec.json.decode(get(f"{url}/api/v1/events")[1], type=api.Events).events
+        return [event for event in events if event.kind == "oom_kill" and event.details["pid"] == str(victim.pid)]
+
+    (event,) = eventually(killed, agent)
+    assert event.engine == "", "it was no engine's"
+    assert f"(pid {victim.pid}) for lack of memory" in event.summary
+    os.kill(fight, 0)  # the engine lives
+    eventually(lambda: (found := snapshot(url)) and "oom_kill" in {each.kind for each in found.events}, agent)
+
+
 def test_check_says_what_is_seen(agent: Program, tmp_path: Path) -> None:
     url = agent.url()
     eventually(lambda: seen(url), agent)

@@ -15,7 +15,7 @@ XID_EVENT: Final = "gpu_xid"
 FINDING_EVENT: Final = "finding"
 """One that came or went: its summary says all, and one that is there stands among the findings."""
 
-_SEVERITIES: Final[dict[str, Severity]] = {"oom": "warning"}
+_SEVERITIES: Final[dict[str, Severity]] = {"oom": "warning", "oom_kill": "warning"}
 
 # What decides why memory ran out, in the order in which one asks.
 _FIRST: Final = (
@@ -30,6 +30,10 @@ _FRAGMENTED: Final = (
 )
 _TOO_FULL: Final = (
     "Let the engine take less (fewer sequences at a time, a smaller KV cache, shorter prompts), or see who else holds memory."
+)
+_KILLED: Final = (
+    "Whoever ran out (the host, or a control group with its memory.max) needs more memory, or less has to run there. A process that"
+    " must live gets a lower oom_score_adj."
 )
 
 
@@ -73,6 +77,8 @@ def _why(details: Mapping[str, float | str]) -> Iterator[str]:
 
 
 def _advice(event: Event) -> str:
+    if event.kind == "oom_kill":
+        return _KILLED
     if event.kind != "oom":
         return ""
     asked, idle = event.details.get("asked_bytes"), event.details.get("reserved_unallocated_bytes")

@@ -165,3 +165,15 @@ def test_a_report_has_the_first_of_what_an_event_told_and_counts_the_rest(told: 
     if told <= 1:
         assert "more" not in "".join(said)
     assert any(text.lstrip().startswith("do ") for text in said), "the advice is not pushed out"
+
+
+@pytest.mark.parametrize("engine", ["smollm2", ""])
+def test_a_process_that_the_kernel_killed_is_a_warning_with_what_to_do(engine: str) -> None:
+    summary = "the kernel killed python (pid 8442) for lack of memory"
+    killed = Event(
+        time_s=fake.TIME_S - 5, kind="oom_kill", engine=engine, summary=summary, details={"pid": "8442", "anon_bytes": 64 * MIB}
+    )
+    (row,) = frame(fake.snapshot(events=(killed,))).problems
+    assert (row.severity, row.summary, row.subject) == ("warning", summary, engine)
+    assert row.why == ("pid 8442; anon 64.0 MiB",)
+    assert "memory.max" in row.advice
