@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -42,9 +44,11 @@ class StandIn:
         self._library(built, _source(name), self.runtime, self.driver)
         return built
 
-    def start(self, name: str, *arguments: str, libraries: tuple[Path, ...] = ()) -> Program:
-        """Runs a program up to its first step."""
-        return Program([str(self.program(name, *libraries)), *arguments])
+    def start(
+        self, name: str, *arguments: str, libraries: tuple[Path, ...] = (), environment: Mapping[str, str] | None = None
+    ) -> Program:
+        """Runs a program up to its first step; `environment` is added to ours."""
+        return Program([str(self.program(name, *libraries)), *arguments], environment)
 
     def _library(self, built: Path, *inputs: Path) -> None:
         _gcc("-shared", "-fPIC", f"-Wl,-soname,{built.name}", *inputs, f"-Wl,-rpath,{self.folder}", "-o", built, "-lpthread")
@@ -53,8 +57,10 @@ class StandIn:
 class Program:
     """A running program: it names the step that is next and waits for a line. End it by `with`."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | dict(environment or {})
+        )
         self.next = self._line()
         if not self.next:
             raise AssertionError(f"{command[0]} ended with {self._process.wait()} before its first step")

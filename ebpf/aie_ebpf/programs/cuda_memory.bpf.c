@@ -191,7 +191,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct memory_call *call) 
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process) return 0;
+    if (!process || is_off(process, SET_CUDA_MEMORY)) return 0;
     hit(process, SET_CUDA_MEMORY);
     call->frame = frame_of(ctx);
     call->tgid = tgid;
@@ -223,13 +223,13 @@ int cuda_memory_return(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (process) hit(process, SET_CUDA_MEMORY);
+    if (!process || is_off(process, SET_CUDA_MEMORY)) return 0;
+    hit(process, SET_CUDA_MEMORY);
     struct memory_call *known = memory_calls.lookup(&tid);
     if (!known || known->frame.sp != SP_ON_ENTRY(ctx)) return 0; /* nested, or entered before we came */
     struct memory_call call = *known;
     memory_calls.delete(&tid);
     u32 code = PT_REGS_RC(ctx);
-    if (!process) return 0;
     if (code) {
         note_failure(tgid, call.call, code);
         put_back(&call);

@@ -23,7 +23,7 @@ static __always_inline int sync_enter(struct pt_regs *ctx, u32 name) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process) return 0;
+    if (!process || is_off(process, SET_CUDA_SYNC)) return 0;
     hit(process, SET_CUDA_SYNC);
     struct sync_call call = {.frame = frame_of(ctx), .tgid = tgid, .call = name};
     struct sync_call *outer = sync_calls.lookup(&tid);
@@ -48,14 +48,14 @@ int cuda_sync_return(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid, code = PT_REGS_RC(ctx);
     struct watched *process = watched.lookup(&tgid);
-    if (process) hit(process, SET_CUDA_SYNC);
+    if (!process || is_off(process, SET_CUDA_SYNC)) return 0;
+    hit(process, SET_CUDA_SYNC);
     struct sync_call *call = sync_calls.lookup(&tid);
     if (!call || call->frame.sp != SP_ON_ENTRY(ctx)) return 0; /* nested, or entered before we came */
     u64 ns = now - call->frame.start_ns;
     struct sync sync = {.tgid = tgid, .call = call->call};
     sync_calls.delete(&tid);
     in_sync.delete(&tid);
-    if (!process) return 0;
     if (code) note_failure(tgid, sync.call, code);
     struct histogram *h = syncs.lookup(&sync);
     if (!h) {

@@ -24,10 +24,20 @@ class CudaReader:
         self._syncs = SyncReader(module, proc)
         self._copies = CopyReader(module)
         self._failures = FailureReader(module)
+        self._sets: dict[str, MemoryReader | SyncReader | CopyReader] = {
+            "cuda_memory": self._memory,
+            "cuda_sync": self._syncs,
+            "cuda_copy": self._copies,
+        }
 
-    def watch(self, tgid: int) -> None:
-        """The probes of cuda_memory are attached to a process. Raises BpfError."""
-        self._memory.watch(tgid, self._proc)
+    def watch(self, tgid: int, name: str) -> None:
+        """The probes of a set are attached to a process. Raises BpfError."""
+        if name == "cuda_memory":
+            self._memory.watch(tgid, self._proc)
+
+    def leave(self, tgid: int, name: str) -> None:
+        """A set watches a process no more. Raises BpfError."""
+        self._sets[name].forget(tgid)
 
     def read(self, now_ns: int, module_at: ModuleAt) -> dict[int, Cuda]:
         """Each process that used CUDA: increases since the reading before, and what is now. Raises BpfError."""
@@ -47,5 +57,5 @@ class CudaReader:
 
     def forget(self, tgid: int) -> None:
         """A process ended or is released: all that is kept of it is dropped. Raises BpfError."""
-        for reader in (self._memory, self._syncs, self._copies, self._failures):
+        for reader in (*self._sets.values(), self._failures):
             reader.forget(tgid)

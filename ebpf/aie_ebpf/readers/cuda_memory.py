@@ -87,9 +87,8 @@ class MemoryReader:
 
     def watch(self, tgid: int, proc: Path = Path("/proc")) -> None:
         """A process's probes are attached: if it has not opened a GPU by now, all of its contexts will be seen. Raises BpfError."""
-        if not opened_a_gpu(tgid, proc):
-            known = self._processes.get(tgid) or (0, 0, 0, 0)
-            self._processes.put((tgid,), (*known[:3], 1))
+        known = self._processes.get(tgid) or (0, 0, 0, 0)
+        self._processes.put((tgid,), (*known[:3], 0 if opened_a_gpu(tgid, proc) else 1))
 
     def read(self, module_at: ModuleAt) -> dict[int, MemoryUse]:
         """What each process allocated and freed since the reading before, and what it has outstanding now. Raises BpfError."""

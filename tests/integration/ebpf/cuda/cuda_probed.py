@@ -53,7 +53,7 @@ class ProbedCuda(Probed):
         self.lost = LostReader(module)
         self.lost.read()
         if from_start:
-            self.reader.watch(tgid)
+            self.reader.watch(tgid, "cuda_memory")
 
     def read(self) -> Cuda:
         """What the process did since the last call."""
