@@ -34,7 +34,7 @@ _CANDIDATES: Final = ("labs", "abs", "ffs", "wctob", "btowc", "inet_ntoa")
 
 _BATCH: Final = 100
 _LEAST_TAKEN: Final = 5
-_STAGE_NS: Final = 40_000_000
+_STAGE_NS: Final = 30_000_000
 _SHORT_STAGE_NS: Final = 10_000_000
 _FUTEX_WAKE_PRIVATE: Final = 1 | 128
 # Of the system call table of each architecture.
@@ -110,7 +110,7 @@ def entry_kind_at(path: Path, offset: int) -> str:
 
 def measure(bcc: Bcc) -> dict[str, float]:
     """Nanoseconds a hit, by kind. UPROBE and UPROBE_EMULATED: at a function's entry. URETPROBE: at its return, on top of the entry.
-    TRACEPOINT: a run of a program on a system call's. Medians of paired differences, never negative. One of the two entries is
+    TRACEPOINT: a run of a program on a system call's. Differences of lower quartiles, never negative. One of the two entries is
     absent where libc has no function that shows it.
 
     About half a second, and detaching six probes. Uprobes are on this process alone; for some hundredths of a second all system
@@ -147,9 +147,10 @@ def _entry_and_return(module: Module, function: Any) -> tuple[float, float]:
     tgid = os.getpid()
     bare_ns = _a_call_ns(function, _SHORT_STAGE_NS)
     with _attached(module, module.attach_uprobe(place.path, place.offset, "call_enter", tgid)):
-        entry_ns = _a_call_ns(function, _STAGE_NS)
+        before_ns = _a_call_ns(function, _STAGE_NS)
         with _attached(module, module.attach_uprobe(place.path, place.offset, "call_leave", tgid, on_return=True)):
             both_ns = _a_call_ns(function, _STAGE_NS)
+        entry_ns = (before_ns + _a_call_ns(function, _STAGE_NS)) / 2  # a machine that grew faster meanwhile does not matter
     return max(0.0, entry_ns - bare_ns), max(0.0, both_ns - entry_ns)
 
 
@@ -204,7 +205,8 @@ def _attached(module: Module, probe: Probe) -> Iterator[None]:
 
 
 def _a_call_ns(function: Callable[[int], object], budget_ns: int) -> float:
-    """CPU time of a call, the median over batches: as many as fit into the time, and enough for a median."""
+    """CPU time of a call, the lower quartile over batches: as many as fit into the time, and enough. What else the host does
+    makes batches longer, never shorter."""
     end_ns = time.monotonic_ns() + budget_ns
     taken: list[float] = []
     while len(taken) < _LEAST_TAKEN or time.monotonic_ns() < end_ns:
@@ -212,4 +214,4 @@ def _a_call_ns(function: Callable[[int], object], budget_ns: int) -> float:
         for _ in repeat(None, _BATCH):
             function(7)
         taken.append((time.thread_time_ns() - began_ns) / _BATCH)
-    return statistics.median(taken)
+    return statistics.quantiles(taken, n=4)[0]
