@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-CUDA_TEXT: Final = ("cuda.h", "cuda_memory", "cuda_memory_calls", "cuda_sync", "cuda_copy", "cuda_copy_shapes")
+CUDA_TEXT: Final = ("cuda.h", "cuda_memory.h", "cuda_memory", "cuda_memory_calls", "cuda_sync", "cuda_copy", "cuda_copy_shapes")
 """The files of `programs/` that make the module of cuda_memory, cuda_sync and cuda_copy: they share maps."""
 
 LAUNCH_TEXT: Final = ("cuda.h", "cuda_launch")

@@ -45,13 +45,15 @@ struct frame {
 /* Nested calls begin soon after their outer one. An entry that is older was left behind: by a longjmp, or by a thread that ended. */
 #define NESTED_NS 10000000000ULL
 
+/* Where the kernel's return probe stands in for the caller: at the start of a page of its own. */
+#define IS_RETURN_PROBE(address) (((address) & 4095) == 0)
+
 /* Whether a call is made from inside another. The stack grows down. Where the outer function jumps to the inner one as its last
- * act, both have the same stack pointer, and the return address is no longer the caller's: the kernel's return probe stands there.
+ * act, both have the same stack pointer, and where the caller was there is the return probe of the outer one.
  */
 static __always_inline bool is_nested(struct frame *outer, struct frame *call) {
     if (call->start_ns - outer->start_ns > NESTED_NS) return false;
-    if (call->sp == outer->sp) return call->return_address != outer->return_address;
-    return call->sp < outer->sp;
+    return call->sp < outer->sp || (call->sp == outer->sp && IS_RETURN_PROBE(call->return_address));
 }
 
 static __always_inline struct frame frame_of(struct pt_regs *ctx) {

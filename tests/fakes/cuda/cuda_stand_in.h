@@ -1,6 +1,7 @@
 /* What of cuda.h the stand-ins and the driver programs need: the real layouts, and nothing else. */
 #ifndef CUDA_STAND_IN_H
 #define CUDA_STAND_IN_H
+#include <setjmp.h>
 #include <stddef.h>
 
 typedef int CUresult;
@@ -58,8 +59,11 @@ typedef struct {
 } CUDA_MEMCPY3D;
 typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER; /* contexts in place of what is reserved */
 
-/* Only the stand-in has this: the next call of the thread returns `code` and does nothing. */
+/* Only the stand-in has these two: the next call of the thread returns `code` and does nothing. */
 void stand_in_fail_next(CUresult code);
+
+/* The next call of the thread that allocates never returns: it jumps to where `place` was set. */
+void stand_in_jump_next(jmp_buf *place);
 
 /* A stream or event of the stand-in says how long to wait for it. */
 #define WAITS_MS(ms) ((void *)(size_t)(ms))

@@ -17,6 +17,9 @@ static struct { void *pointer; enum space space; } known[MOST]; /* an open hash,
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread CUresult next_result;
 
+static __thread jmp_buf *next_jump;
+
+void stand_in_jump_next(jmp_buf *place) { next_jump = place; }
 void stand_in_fail_next(CUresult code) { next_result = code; }
 
 static CUresult failure(void) {
@@ -51,6 +54,9 @@ static CUresult forget(void *pointer, enum space space) {
 }
 
 static CUresult allocate(void *where, size_t size, enum space space) {
+    jmp_buf *jump = next_jump;
+    next_jump = NULL;
+    if (jump) longjmp(*jump, 1);
     CUresult code = failure();
     if (code) return code;
     if (!size) return CUDA_ERROR_INVALID_VALUE;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Final
 
 import pytest
 
@@ -14,9 +13,7 @@ from aie_ebpf.door import Bcc, Module
 from aie_ebpf.host import HostProbes
 from aie_ebpf.readers.launches import LaunchReader
 from tests.fakes.cuda_stand_in import Program, StandIn
-from tests.integration.ebpf.cuda.cuda_probed import ProbeCuda, Probed, ProbedCuda
-
-_BASE: Final = ("common.h", "watched.h", "watched_there.h")
+from tests.integration.ebpf.cuda.cuda_probed import BASE, ProbeCuda, Probed, ProbedCuda
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +25,13 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
 @pytest.fixture(scope="session")
 def cuda_module(bcc: Bcc, host: HostProbes) -> Module:
     """cuda_memory, cuda_sync and cuda_copy, compiled; `host` has the maps that they share with it."""
-    return bcc.compile(*_BASE, *CUDA_TEXT)
+    return bcc.compile(*BASE, *CUDA_TEXT)
 
 
 @pytest.fixture(scope="session")
 def launch_module(bcc: Bcc, host: HostProbes) -> Module:
     """cuda_launch, compiled."""
-    return bcc.compile(*_BASE, *LAUNCH_TEXT)
+    return bcc.compile(*BASE, *LAUNCH_TEXT)
 
 
 @pytest.fixture(scope="session")

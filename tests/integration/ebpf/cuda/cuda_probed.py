@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from aie_ebpf.cuda_probes import Uprobe
 from aie_ebpf.door import Module, Probe
@@ -13,6 +14,9 @@ from aie_ebpf.messages import Cuda
 from aie_ebpf.readers.cuda import CudaReader
 from aie_ebpf.readers.lost import LostReader
 from aie_ebpf.targets import attach_points
+
+BASE: Final = ("common.h", "watched.h", "watched_there.h")
+"""What comes before the texts of a module."""
 
 
 class Probed:
