@@ -13,6 +13,7 @@ from aie_agent.about import About
 from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
 from aie_agent.analysis.findings import Limits, ProcessState, Stacks, View, as_batch, find
 from aie_agent.analysis.history import FindingHistory, is_current
+from aie_agent.analysis.lock_contention import contended
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock, Watchfulness
 from aie_agent.config import Config
@@ -191,9 +192,11 @@ class Agent:
         for engine in self._engines.silent():
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
-        findings = find(self._view(), ENGINE_CAUSES, now_s)
+        view = self._view()
+        findings = find(view, ENGINE_CAUSES, now_s)
         if self._config.findings.stacks:
-            suspicions = [(each.cause, each.subject) for each in findings if each.cause in WITH_STACKS]
+            suspicions = {(each.cause, each.subject) for each in findings if each.cause in WITH_STACKS}
+            suspicions |= {(cause, engine) for engine in view.engines for cause in contended(view, engine, now_s)}
             self._stacks.follow(suspicions, self._tgids, now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)

@@ -101,6 +101,7 @@ def test_threads_that_fight_for_a_lock_are_found_with_its_line(start: Start, tmp
         assert engine is not None
         lock = next(each for each in engine.locks if each.kind == "lock")
         assert re.fullmatch(wanted, lock.line or "")
+        eventually(sentence(url, "lock_contention", rf"threads wait at {wanted}, thread worker-\d .*\(critical\)"), alive=agent)
         assert len(stacks_of(url).dumps) == 2
         asked = asked_for(agent, url)
         assert f"lock {lock.address} of process {process.pid} at {lock.line}" in asked

@@ -3,6 +3,7 @@ port, where it serves one) and goes on until it is killed. `line_of` says where 
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import http.server
 import queue
@@ -87,6 +88,15 @@ def hang() -> None:
         encode()
 
 
+def pool() -> None:
+    """Eight workers of a pool that have had something to do and now have nothing."""
+    with concurrent.futures.ThreadPoolExecutor(8) as workers:
+        begin = threading.Barrier(8)
+        list(workers.map(lambda _: begin.wait(), range(8)))
+        print("ready", flush=True)
+        NEVER.wait()
+
+
 def spin() -> None:
     """One thread computes, one waits for nothing."""
     threading.Thread(target=NEVER.wait, name="idle", daemon=True).start()
@@ -96,4 +106,4 @@ def spin() -> None:
 
 
 if __name__ == "__main__":
-    {"fight": fight, "hang": hang, "spin": spin}[sys.argv[1]]()
+    {"fight": fight, "hang": hang, "pool": pool, "spin": spin}[sys.argv[1]]()

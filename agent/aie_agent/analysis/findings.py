@@ -44,11 +44,13 @@ def _no_locks(engine: str) -> tuple[Lock, ...]:
 
 class Stacks(NamedTuple):
     """What two dumps of an engine's Python stacks show, taken after something was found wrong with it: sentences for who hangs, for
-    who waits for locks, and for who holds the GIL; and why what could not be read could not."""
+    who waits for locks, and for who holds the GIL; at which futexes (tgid, address) only idle workers wait; and why what could not
+    be read could not."""
 
     hang: tuple[str, ...] = ()
     locks: tuple[str, ...] = ()
     gil: tuple[str, ...] = ()
+    idle: frozenset[tuple[int, int]] = frozenset()
     problems: tuple[str, ...] = ()
 
 

@@ -13,6 +13,10 @@ like one that is fought for; and threads may wait for a lock while nobody waits 
 wait, and of no matter. There is no other false alarm, in no length of time: an engine whose threads wait for locks less than the
 threshold is never reported; one that does so in its normal work is reported for as long as it does. What cannot be seen is a
 lock that spins.
+
+A pool of the standard library hands its queue, a lock in C, from worker to worker while it is drained, and its workers wait there
+while they have nothing to do: to the kernel that is a fight. So the first look at the stacks is waited for, for `_PATIENCE_S`,
+and what was waited for where only such workers wait is taken off. Without stacks (no py-spy, no privilege) a busy pool is reported.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ WAIT_SECONDS: Final = "aie_process_wait_seconds_total"
 LOCK_WAITS: Final = "aie_process_lock_waits_total"
 
 _LOCKS_SHOWN: Final = 3
+_PATIENCE_S: Final = 3.0
 
 
 class _Rule(NamedTuple):
@@ -82,21 +87,45 @@ def gil_contention(view: View, engine: str, now_s: float) -> Finding | None:
     return _finding(_GIL, view, engine, now_s)
 
 
-def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | None:
+def contended(view: View, engine: str, now_s: float) -> tuple[str, ...]:
+    """The causes of which stacks are to be looked at: threads wait, and maybe only for work."""
+    return tuple(rule.cause for rule in (_LOCK, _GIL) if _raw(rule, view, engine, now_s) is not None)
+
+
+def _raw(rule: _Rule, view: View, engine: str, now_s: float) -> Episode | None:
     if view.state(engine) == "down":
         return None
     current = [each for each in view.store.scalars(WAIT_SECONDS, engine=engine, reason=rule.reason) if each.valid_until_s >= now_s]
-    found = episode(current[0], rule.threads, rule.threads / 2, rule.window_s) if current else None
+    return episode(current[0], rule.threads, rule.threads / 2, rule.window_s) if current else None
+
+
+def _without_idle(rule: _Rule, found: Episode, locks: Sequence[Lock], stacks: Stacks) -> Episode | None:
+    """Less the share of waiting that was idle workers'; None where too little is left."""
+    waited = sum(lock.waiting_threads for lock in locks)
+    idle = sum(lock.waiting_threads for lock in locks if (lock.tgid, int(lock.address, 16)) in stacks.idle)
+    if rule.reason == "gil" or not idle:
+        return found
+    mean = found.mean * (1.0 - idle / waited)
+    return found._replace(mean=mean) if mean >= rule.threads / 2 else None
+
+
+def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | None:
+    raw = _raw(rule, view, engine, now_s)
+    seen = view.stacks(engine, rule.cause) if raw is not None else None
+    if raw is None or (seen is None and now_s - raw.since_s < _PATIENCE_S):
+        return None
+    stacks = seen or Stacks()
+    locks = [lock for lock in view.locks(engine) if lock.kind == rule.reason]
+    found = _without_idle(rule, raw, locks, stacks)
     if found is None:
         return None
-    stacks = view.stacks(engine, rule.cause) or Stacks()
     return Finding(
         cause=rule.cause,
         subject=engine,
         severity="warning",
         since_s=found.since_s,
         summary=rule.summary.format(engine=engine, mean=found.mean),
-        evidence=tuple(_evidence(rule, found, view, engine, now_s, stacks)),
+        evidence=tuple(_evidence(rule, found, view, engine, now_s, stacks, locks)),
         advice=rule.advice.format(engine=engine),
         not_visible=stacks.problems,
     )
@@ -129,15 +158,17 @@ def _is_no_burst(times: Sequence[float], steps: Sequence[float], least: float) -
     return bool(rates) and median(rates) >= least
 
 
-def _evidence(rule: _Rule, found: Episode, view: View, engine: str, now_s: float, stacks: Stacks) -> Iterator[Evidence]:
+def _evidence(
+    rule: _Rule, found: Episode, view: View, engine: str, now_s: float, stacks: Stacks, locks: Sequence[Lock]
+) -> Iterator[Evidence]:
     what = "Python's interpreter lock" if rule.reason == "gil" else "locks"
     text = f"its threads waited for {what} {found.mean:.2f} s a second in total over the last {rule.window_s:g} s"
     yield Evidence(text=f"{text} (limit {rule.threads:g})", metric=WAIT_SECONDS)
     waits = rate(view.store.scalars(LOCK_WAITS, engine=engine, kind=rule.reason), now_s - rule.window_s, now_s)
     if waits is not None:
         yield Evidence(text=f"{waits:.0f} such waits a second", metric=LOCK_WAITS)
-    locks = [lock for lock in view.locks(engine) if lock.kind == rule.reason]
-    for lock in locks[:_LOCKS_SHOWN]:
+    fought = [lock for lock in locks if (lock.tgid, int(lock.address, 16)) not in stacks.idle]
+    for lock in fought[:_LOCKS_SHOWN]:
         yield Evidence(text=_lock(lock), metric=LOCK_WAITS)
     for sentence in stacks.gil if rule.reason == "gil" else stacks.locks:
         yield Evidence(text=sentence, metric=WAIT_SECONDS)

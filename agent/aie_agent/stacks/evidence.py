@@ -1,6 +1,6 @@
 """Takes two dumps of an engine when something is found wrong with it, and keeps them: what stands still shows between the two.
 
-Bounded: one engine at a time on the host, at most one pair a minute an engine, at most `MOST_PROCESSES` of its processes; in a
+Bounded: one process at a time on the host, at most one pair a minute an engine, at most `MOST_PROCESSES` of its processes; in a
 worker thread, so that nothing else of the agent waits for it.
 """
 
@@ -57,6 +57,7 @@ class StackEvidence:
         self._tried_s: dict[str, float] = {}
         self._kept: dict[str, _Kept] = {}
         self._asked = asyncio.Event()
+        self._turn = asyncio.Lock()
 
     def follow(self, suspicions: Iterable[Suspicion], tgids: Callable[[str], Sequence[int]], now_s: float) -> None:
         """What is found wrong at `now_s`, of which stacks would tell more. What began gets its dumps; what is over leaves its own
@@ -92,16 +93,20 @@ class StackEvidence:
         return kept.pair if since_s is not None and kept.pair.began_s >= since_s else None
 
     async def run(self) -> None:
-        """Takes what is wanted, one engine after the other, until cancelled."""
-        while True:
-            await self._asked.wait()
-            while self._wanted:
-                engine = next(iter(self._wanted))
-                try:
-                    await self._take_pair(engine, self._wanted.pop(engine))
-                except Exception:  # what is odd about one engine must end neither the others' dumps nor the agent
-                    log.exception("stacks of engine %s could not be taken", engine)
-            self._asked.clear()
+        """Takes what is wanted until cancelled. Engines take turns: while one waits for its second dumps, another has its first."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                for engine, tgids in self._wanted.items():
+                    group.create_task(self._try(engine, tgids), name=f"stacks of {engine}")
+                self._wanted.clear()
+
+    async def _try(self, engine: str, tgids: Sequence[int]) -> None:
+        try:
+            await self._take_pair(engine, tgids)
+        except Exception:  # what is odd about one engine must end neither the others' dumps nor the agent
+            log.exception("stacks of engine %s could not be taken", engine)
 
     async def _take_pair(self, engine: str, tgids: Sequence[int]) -> None:
         began_s = self._tried_s[engine] = self._clock()
@@ -109,6 +114,7 @@ class StackEvidence:
         first, problems = await self._dumps(chosen)
         last: Mapping[int, Dump] = {}
         if first:
+            self._keep(Pair(engine, began_s, tuple(first.values()), (), tuple(dict.fromkeys(problems.values()))))
             await asyncio.sleep(self._apart_s)
             last, later = await self._dumps(tuple(first))
             problems |= later
@@ -116,15 +122,19 @@ class StackEvidence:
         both = [tgid for tgid in first if tgid in last and first[tgid].start_ticks == last[tgid].start_ticks]
         texts = tuple(dict.fromkeys(problems.values()))
         pair = Pair(engine, began_s, tuple(first[tgid] for tgid in both), tuple(last[tgid] for tgid in both), texts)
-        self._kept[engine] = _Kept(pair, self._clock() + self._retention_s)
+        self._keep(pair)
         log.info("stacks of engine %s: %d processes, two dumps each%s", engine, len(both), "".join(f"; {text}" for text in texts))
+
+    def _keep(self, pair: Pair) -> None:
+        self._kept[pair.engine] = _Kept(pair, self._clock() + self._retention_s)
 
     async def _dumps(self, tgids: Sequence[int]) -> tuple[dict[int, Dump], dict[int, str]]:
         """Of each process its dump, or why there is none."""
         dumps, problems = {}, {}
-        for tgid in tgids:
-            try:
-                dumps[tgid] = await asyncio.to_thread(self._take, tgid, self._clock())
-            except StacksError as error:
-                problems[tgid] = str(error)
+        async with self._turn:
+            for tgid in tgids:
+                try:
+                    dumps[tgid] = await asyncio.to_thread(self._take, tgid, self._clock())
+                except StacksError as error:
+                    problems[tgid] = str(error)
         return dumps, problems

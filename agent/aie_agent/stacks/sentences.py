@@ -23,7 +23,7 @@ def word(thread: Thread) -> str:
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Two dumps of each process of an engine that could be read, in the same order, begun at `began_s`; `problems` say why others
-    could not."""
+    could not. Until the second ones are taken there are only first ones."""
 
     engine: str
     began_s: float
@@ -40,7 +40,7 @@ class Pair:
 def hang_sentences(pair: Pair) -> tuple[str, ...]:
     """Threads whose stack is the same in both dumps, those of several processes at one line together; the main threads first."""
     groups: dict[tuple[str, str, str], list[Standing]] = {}
-    for first, last in zip(pair.first, pair.last, strict=True):
+    for first, last in zip(pair.first, pair.last, strict=False):
         for each in standing(first, last):
             groups.setdefault((each.thread, _word(each.states), each.place.place), []).append(each)
     ranked = sorted(groups.items(), key=lambda item: item[0][0] != "MainThread")
@@ -68,7 +68,7 @@ def lock_sentences(pair: Pair, locks: Collection[Address] | None) -> tuple[str, 
     """Where threads wait for locks, in both dumps, and who is inside. `locks` are those known to be fought for; None where nobody
     knows, and several threads at one line that wait on one futex are taken for it."""
     sentences = []
-    for first, last in zip(pair.first, pair.last, strict=True):
+    for first, last in zip(pair.first, pair.last, strict=False):
         before = {(each.futex, each.place) for each in waiters(first, locks)}
         sentences += [_waiting(each, pair) for each in waiters(last, locks) if (each.futex, each.place) in before]
     return tuple(sentences[:MOST_SENTENCES])

@@ -10,14 +10,16 @@ from aie_agent.analysis.findings import Stacks
 from aie_agent.sources.bpf.build import Probes
 from aie_agent.stacks.model import Dump, Thread
 from aie_agent.stacks.sentences import Pair, gil_sentences, hang_sentences, lock_sentences
-from aie_agent.stacks.waiting import line_of, place
+from aie_agent.stacks.waiting import idle_futexes, line_of, place
 from aie_telemetry import api
 
 
 def for_causes(pair: Pair, locks: Sequence[api.Lock]) -> Stacks:
     """What causes are told of a pair. `locks` are those that probes see; where they see none, shared futexes are taken for them."""
     known = [(lock.tgid, int(lock.address, 16)) for lock in locks if lock.kind == "lock"]
-    return Stacks(hang_sentences(pair), lock_sentences(pair, known or None), gil_sentences(pair), pair.problems)
+    return Stacks(
+        hang_sentences(pair), lock_sentences(pair, known or None), gil_sentences(pair), idle_futexes(pair.dumps), pair.problems
+    )
 
 
 def with_lines(locks: Sequence[api.Lock], pair: Pair | None) -> tuple[api.Lock, ...]:

@@ -11,6 +11,7 @@ workers of a C-level queue share one too. Whoever knows which addresses are lock
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -84,6 +85,22 @@ def line_of(dumps: Sequence[Dump], address: Address) -> Frame | None:
     tgid, futex = address
     places = {place(thread) for dump in dumps if dump.tgid == tgid for thread in dump.threads if thread.futex == futex}
     return places.pop() if len(places) == 1 else None
+
+
+def idle_futexes(dumps: Sequence[Dump]) -> frozenset[Address]:
+    """Where those that wait are idle workers of the standard library's pools. A pool's queue is a lock in C that its workers hand
+    to each other while it is drained: to the kernel, that looks like a fight.
+
+    The most of them decide: the kernel is asked a moment after the stack was read, so that a worker that was at work then may wait
+    for more by now.
+    """
+    idle: Counter[Address] = Counter()
+    others: Counter[Address] = Counter()
+    for dump in dumps:
+        for thread in dump.threads:
+            if thread.futex is not None:
+                (idle if place(thread) is None else others)[dump.tgid, thread.futex] += 1
+    return frozenset(address for address, count in idle.items() if count >= 2 * others[address])
 
 
 def standing(first: Dump, last: Dump) -> Iterator[Standing]:

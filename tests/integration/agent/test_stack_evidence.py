@@ -85,7 +85,7 @@ async def test_what_hangs_is_told_by_its_line() -> None:
         await eventually(lambda: main_line(process.pid) == line_of("stuck"))
         async with at_work(world.evidence):
             world.follow(HUNG, tgids=(process.pid,))
-            await eventually(lambda: world.evidence.of("e"))
+            await eventually(lambda: taken(world))
         pair = world.evidence.of("e", "engine_hung")
         assert pair is not None
         sentences = for_causes(pair, ()).hang
@@ -106,8 +106,8 @@ async def test_who_fights_for_a_lock_is_told() -> None:
                 world.now_s += 100
                 world.follow()
                 world.follow(("lock_contention", "e"), tgids=(tgid,))
-                await eventually(lambda: current(world, "lock_contention"))
-                pair = current(world, "lock_contention")
+                await eventually(lambda: (pair := world.evidence.of("e", "lock_contention")) is not None and pair.last)
+                pair = world.evidence.of("e", "lock_contention")
                 assert pair is not None
                 locks = for_causes(pair, ()).locks
                 if any("threads wait at" in text and "(critical)" in text for text in locks):
@@ -117,8 +117,24 @@ async def test_who_fights_for_a_lock_is_told() -> None:
     assert text.endswith(f"waits at stack_programs.py:{line_of('critical')} (critical)")
 
 
-def current(world: World, cause: str) -> Pair | None:
-    return world.evidence.of("e", cause)
+def taken(world: World, engine: str = "e") -> Pair | None:
+    """The pair, once it is one: until then there are only first dumps."""
+    pair = world.evidence.of(engine)
+    return pair if pair is not None and (pair.last or not pair.first) else None
+
+
+async def test_the_first_dumps_are_there_before_the_second_ones() -> None:
+    world = World(apart_s=60.0)
+    with engine("pool") as tgid:
+        async with at_work(world.evidence):
+            world.follow(("lock_contention", "e"), tgids=(tgid,))
+            await eventually(lambda: world.evidence.of("e", "lock_contention"))
+        pair = world.evidence.of("e", "lock_contention")
+        assert pair is not None
+        assert (len(pair.first), len(pair.last)) == (1, 0)
+        stacks = for_causes(pair, ())
+        assert (stacks.hang, stacks.locks) == ((), ()), "nothing is known of a second moment"
+        assert len(stacks.idle) == 1, "the queue of the pool: eight workers wait there, and for no lock"
 
 
 async def test_one_pair_a_minute_and_one_engine_at_a_time() -> None:
@@ -128,7 +144,7 @@ async def test_one_pair_a_minute_and_one_engine_at_a_time() -> None:
         async with at_work(world.evidence):
             for _ in range(3):
                 world.evidence.follow([HUNG, ("engine_hung", "f"), ("lock_contention", "e")], lambda name: tgids[name], world.now_s)
-            await eventually(lambda: world.evidence.of("e") and world.evidence.of("f"))
+            await eventually(lambda: taken(world) and taken(world, "f"))
             assert sorted(world.looks) == sorted([first, first, second, second])
             assert world.together == 1
             for _ in range(59):
@@ -148,7 +164,7 @@ async def test_evidence_is_of_this_time_only() -> None:
         async with at_work(world.evidence):
             world.follow(HUNG, tgids=(tgid,))
             assert world.evidence.of("e", "engine_hung") is None, "not taken yet"
-            await eventually(lambda: world.evidence.of("e"))
+            await eventually(lambda: taken(world))
             assert world.evidence.of("e", "engine_hung") is not None
             assert world.evidence.of("e", "lock_contention") is None, "that was not found"
             world.now_s += 10 * RETENTION_S
@@ -166,7 +182,7 @@ async def test_why_there_is_none() -> None:
     world = World()
     async with at_work(world.evidence):
         world.follow(HUNG, tgids=(2**22 + 1,))
-        await eventually(lambda: world.evidence.of("e"))
+        await eventually(lambda: taken(world))
         pair = world.evidence.of("e", "engine_hung")
         assert pair is not None
         assert pair.dumps == ()
@@ -184,7 +200,7 @@ async def test_what_ends_between_the_two_dumps_is_no_pair() -> None:
             await eventually(lambda: len(world.looks) == 2)
             process.kill()
             process.wait()
-            await eventually(lambda: world.evidence.of("e"))
+            await eventually(lambda: taken(world))
     pair = world.evidence.of("e")
     assert pair is not None
     assert [each.tgid for each in pair.first] == [each.tgid for each in pair.last] == [other]
@@ -205,7 +221,7 @@ async def test_an_engine_of_many_processes_is_looked_at_in_part() -> None:
     missing = tuple(range(2**22 + 1, 2**22 + 1 + 3 * MOST_PROCESSES))
     async with at_work(world.evidence):
         world.follow(HUNG, tgids=missing)
-        await eventually(lambda: world.evidence.of("e"))
+        await eventually(lambda: taken(world))
     assert world.looks == list(missing[:MOST_PROCESSES])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
 from aie_agent.analysis.findings import EngineCause, Limits, Stacks, View
-from aie_agent.analysis.lock_contention import episode, gil_contention, lock_contention
+from aie_agent.analysis.lock_contention import contended, episode, gil_contention, lock_contention
 from aie_agent.samples import Batch, Point
 from aie_agent.series import Series
 from aie_agent.store import Store
@@ -26,7 +26,7 @@ class World:
     def __init__(self) -> None:
         self.store = Store(max_series=1000, retention_s=300.0)
         self.state = "up"
-        self.stacks: Stacks | None = None
+        self.stacks: Stacks | None = Stacks()
         self.locks: Sequence[Lock] = ()
         self.now_s = START_S
         self.view = View(
@@ -168,6 +168,45 @@ def test_locks_and_stacks_are_evidence() -> None:
     assert finding is not None
     assert [each.text for each in finding.evidence][3:] == ["x held it"]
     assert "the interpreter lock of process 10" in finding.evidence[2].text
+
+
+def lock_at(address: str, waiting_threads: float) -> Lock:
+    return Lock(
+        tgid=10, address=address, kind="lock", waiting_threads=waiting_threads, waits_per_second=1.0, longest_seconds=1.0, waiters=1
+    )
+
+
+def test_a_busy_pool_of_the_standard_library_is_none() -> None:
+    """To the kernel its idle workers fight for the queue's lock; their stacks tell what they do."""
+    world = World()
+    world.locks = (lock_at("0x7f00", 29.0), lock_at("0x8000", 0.1))
+    world.stacks = Stacks(idle=frozenset({(10, 0x7F00)}))
+    assert world.seconds(60, lock=29.1) == [None] * 60
+    assert contended(world.view, "e", world.now_s) == ("lock_contention",), "which is why the stacks are looked at"
+    world.stacks = Stacks(idle=frozenset({(11, 0x7F00)}))
+    assert lock_contention(world.view, "e", world.now_s) is not None, "of another process"
+
+
+def test_a_fight_beside_a_busy_pool_is_found_without_the_pool() -> None:
+    world = World()
+    world.locks = (lock_at("0x7f00", 27.0), lock_at("0x8000", 3.0))
+    world.stacks = Stacks(idle=frozenset({(10, 0x7F00)}))
+    finding = world.seconds(60, lock=30.0)[-1]
+    assert finding is not None
+    assert "3.00 s a second" in finding.evidence[0].text
+    assert [text for each in finding.evidence if (text := each.text).startswith("lock ")] == [
+        "lock 0x8000 of process 10: 3.00 threads waited on average, 1 waits a second, the longest 1.000 s, 1 threads wait now"
+    ]
+
+
+def test_the_first_look_at_the_stacks_is_waited_for_and_not_for_long() -> None:
+    world = World()
+    world.stacks = None
+    found = world.seconds(30, lock=3.0)
+    since_s = next(world.now_s - 29 + index for index, each in enumerate(found) if each is not None)
+    finding = found[-1]
+    assert finding is not None
+    assert since_s - finding.since_s == 3.0
 
 
 def test_the_causes_are_in_the_table() -> None:

@@ -15,7 +15,7 @@ from aie_agent.stacks.py_spy import StacksError, parse, refusal
 from aie_agent.stacks.sentences import Pair, gil_sentences, hang_sentences, lock_sentences
 from aie_agent.stacks.shown import for_causes, page, with_lines
 from aie_agent.stacks.thread_states import KernelThread, futex_address, owner_of
-from aie_agent.stacks.waiting import line_of, place, standing, waiters
+from aie_agent.stacks.waiting import idle_futexes, line_of, place, standing, waiters
 from aie_telemetry import api
 
 LIB = "/opt/python/lib/python3.11"
@@ -83,6 +83,14 @@ def test_of_two_threads_inside_nobody_knows_which_holds_the_lock() -> None:
 def test_an_idle_pool_on_one_futex_waits_for_no_lock() -> None:
     pool = [waiting(f"pool-{number}", number, POOL, RUN) for number in range(8)]
     assert waiters(dump(*pool)) == ()
+
+
+def test_where_only_idle_workers_of_a_pool_wait() -> None:
+    pool = [waiting(f"pool-{number}", number, POOL, RUN) for number in range(3)]
+    elsewhere = waiting("pool-9", 9, POOL, RUN, futex=0x9)
+    assert idle_futexes([dump(*pool, MAIN), dump(elsewhere)]) == {(10, FUTEX), (10, 0x9)}
+    assert idle_futexes([dump(*pool), dump(FOUR[0])]) == {(10, FUTEX)}, "one that had just come back from its work"
+    assert idle_futexes([dump(*pool), dump(*FOUR)]) == frozenset(), "a lock of the program"
 
 
 def test_where_locks_are_known_only_they_count_and_one_waiter_is_enough() -> None:
