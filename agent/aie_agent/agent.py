@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from aie_agent.about import About
-from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
-from aie_agent.analysis.findings import Limits, ProcessState, Stacks, View, as_batch, find
+from aie_agent.analysis.causes import WITH_STACKS
+from aie_agent.analysis.diagnose import Diagnosis
+from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
 from aie_agent.analysis.history import FindingHistory, is_current
 from aie_agent.analysis.lock_contention import contended
 from aie_agent.analysis.memory import unaccounted
@@ -42,6 +44,7 @@ from aie_agent.sources.statsd import StatsdSource
 from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_agent.stacks.evidence import StackEvidence
 from aie_agent.stacks.shown import LinedProbes, for_causes, page
+from aie_agent.state import SAVE_EVERY_S, StateFile
 from aie_agent.store import Store
 from aie_telemetry.api import StacksPage
 
@@ -79,6 +82,10 @@ class Agent:
         )
         self._events = EventLog(self._engines.canonical)
         self._history = FindingHistory()
+        self._state = StateFile(config.state.path)
+        self._diagnosis = Diagnosis()
+        self._diagnosis.restore(self._state.read(), self._clock())
+        self._saved_s = self._clock()
         self._aliases: dict[str, str] = {}
         self._runners = Runners(self._deliver, self._clock)
         self._namesakes = Namesakes(root_of)
@@ -101,6 +108,10 @@ class Agent:
         lined = LinedProbes(self._probes, self._stacks.of)
         self._locks = lined.locks
         gpu_since = Since()
+        # Both the analysis and the snapshot of a tick look at them.
+        self._gpus = functools.lru_cache(maxsize=1)(
+            lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml, gpu_since)
+        )
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(
             self._store,
@@ -110,7 +121,7 @@ class Agent:
             about,
             float(config.store.window),
             self._discovered,
-            lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml, gpu_since),
+            self._gpus,
             lambda engine: None if self._nvml is None else self._nvml.engine_note(engine),
             lined,
         )
@@ -141,6 +152,7 @@ class Agent:
                     task.cancel()
                 self._runners.cancel()
         finally:
+            self._state.write(self._diagnosis.dump())
             await self._http.close()
             await self._runners.close()
 
@@ -192,21 +204,24 @@ class Agent:
         for engine in self._engines.silent():
             self._store.expire_engine(engine)
         self._store.apply(unaccounted(self._store, self._engines.names(), now_s))
-        view = self._view()
-        findings = find(view, ENGINE_CAUSES, now_s)
+        view = self._view(now_s)
+        findings = self._diagnosis.update(view, now_s)
         if self._config.findings.stacks:
             suspicions = {(each.cause, each.subject) for each in findings if each.cause in WITH_STACKS}
             suspicions |= {(cause, engine) for engine in view.engines for cause in contended(view, engine, now_s)}
             self._stacks.follow(suspicions, self._tgids, now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)
-        self._store.apply(as_batch(findings, now_s))
+        self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
+        if now_s - self._saved_s >= SAVE_EVERY_S:
+            await asyncio.to_thread(self._state.write, self._diagnosis.dump())
+            self._saved_s = now_s
         self._store.retire("aie_finding", now_s)
         self._store.evict(now_s)
         events = self._events.newest(EVENTS_SHOWN, is_current)  # what holds stands among the findings
         await self._http.publish(self._snapshots.build(now_s, time.time(), findings, events))
 
-    def _view(self) -> View:
+    def _view(self, now_s: float) -> View:
         return View(
             store=self._store,
             engines=self._engines.names(),
@@ -217,7 +232,14 @@ class Agent:
             limits=Limits(hung_after_s=self._config.findings.hung_after),
             stacks=self._stacks_of,
             locks=self._locks,
+            gpus=lambda: self._gpus(now_s),
+            drivers=self._drivers,
+            sources=[SourceHealth(each.name, each.reason, each.down_since_s) for each in self._runners.health],
         )
+
+    def _drivers(self) -> dict[str, str]:
+        versions = {dict(series.tags).get("driver", "") for series in self._store.scalars("aie_gpu_info")} - {""}
+        return {"the NVIDIA driver": ", ".join(sorted(versions))} if versions else {}
 
     def _stacks_of(self, engine: str, cause: str) -> Stacks | None:
         pair = self._stacks.of(engine, cause)

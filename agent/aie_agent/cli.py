@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aie_agent import config as configuration
-from aie_agent.commands import check, parse_statsd, probe, stacks
+from aie_agent.commands import check, diagnose, parse_statsd, probe, stacks
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
     if arguments.command == "stacks":
         return _quietly(lambda: stacks.run(arguments))
+    if arguments.command == "diagnose":
+        return _quietly(lambda: diagnose.run(arguments))
     if arguments.command == "probe":
         return _quietly(lambda: probe.run(arguments))
     try:
@@ -68,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--datadog", action="store_true", help="read DogStatsD's tags, packed values, events and service checks too"
     )
     statsd.add_argument("--json", action="store_true", help="one JSON object a line")
+    diagnose.add_parser(commands)
     stacks.add_parser(commands)
     probe.add_parser(commands)
     return parser

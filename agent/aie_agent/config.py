@@ -10,7 +10,18 @@ from typing import Any
 
 import msgspec
 
-from aie_agent.config_values import OFF, Address, AddressOrOff, Duration, HttpUrl, SimulatedGpus, SocketPath, Upstream
+from aie_agent.config_values import (
+    OFF,
+    Address,
+    AddressOrOff,
+    Duration,
+    HttpUrl,
+    SimulatedGpus,
+    SocketPath,
+    StateFilePath,
+    Upstream,
+)
+from aie_agent.state import default_path
 from aie_ebpf.probes import SETS
 from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
 from aie_telemetry.names import is_engine_name
@@ -105,6 +116,18 @@ class BpfSection(_Section, frozen=True):
     period: Duration = Duration(1.0)
 
 
+class StateSection(_Section, frozen=True):
+    """[state]: the file in which what is watched for days survives a restart of the agent. By default it is in the directory that
+    systemd makes (StateDirectory=), and "off" without one."""
+
+    file: StateFilePath = msgspec.field(default_factory=lambda: StateFilePath(str(default_path() or OFF)))
+
+    @property
+    def path(self) -> Path | None:
+        """None when nothing is kept."""
+        return None if self.file == OFF else Path(self.file)
+
+
 class EngineSection(_Section, frozen=True):
     """[[engines]]: an engine of this host. Hooks announce theirs by themselves; this names one and tells of its page."""
 
@@ -125,6 +148,7 @@ class Config(_Section, frozen=True):
     gpu: GpuSection = GpuSection()
     dcgm: DcgmSection = DcgmSection()
     bpf: BpfSection = BpfSection()
+    state: StateSection = msgspec.field(default_factory=StateSection)
     engines: tuple[EngineSection, ...] = ()
 
 

@@ -85,6 +85,19 @@ class AddressOrOff(Address):
         return cls(value) if value == OFF else cls(Address.parse(value))
 
 
+class StateFilePath(str):
+    """An absolute path for a file, or "off"."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> StateFilePath:
+        """Raises ValueError for a relative path."""
+        if not isinstance(value, str) or not (value == OFF or value.startswith("/")):
+            raise ValueError(f'expected an absolute path or "off", got {value!r}')
+        return cls(value)
+
+
 class SocketPath(str):
     """An absolute path for a Unix socket, or "off"."""
 

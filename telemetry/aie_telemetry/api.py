@@ -37,7 +37,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something is wrong: what, with whom, since when, how we know, what to do. Produced by the agent's analysis.
 
-    `confidence` is null where the rule is exact and there is nothing to estimate.
+    `confidence` is null where the rule is exact and there is nothing to estimate. `changes` are what changed before it began, the
+    latest first. `explained_by` is the cause of another finding that explains this one, or "".
     """
 
     cause: str
@@ -51,6 +52,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None
     not_visible: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    explained_by: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,3 +17,11 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise ValueError(f"expected {ACCEPTED}, got {text!r}")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def in_words(seconds: float) -> str:
+    """A duration for people: "40 s", "3 min", "5 h", "2 days"."""
+    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from aie_agent.progress import Progress
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
-from aie_telemetry.api import Finding, Lock, Severity
+from aie_telemetry.api import Finding, Gpu, Lock
 from aie_telemetry.catalogue import Kind
 
 
@@ -21,6 +21,14 @@ class ProcessState(NamedTuple):
     state: str
     state_since_s: float
     cpu_cores: float | None
+
+
+class SourceHealth(NamedTuple):
+    """What causes need of a source of the agent: `reason` is why it is down, None while it works."""
+
+    name: str
+    reason: str | None
+    down_since_s: float | None
 
 
 class Limits(NamedTuple):
@@ -54,12 +62,23 @@ class Stacks(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
+def _no_gpus() -> tuple[Gpu, ...]:
+    """Where there are none."""
+    return ()
+
+
+def _no_drivers() -> dict[str, str]:
+    """Where no version is known."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
     any other outcome in between; None while it answers, refuses, or has no page. `progress` is what its page says beyond
     the metrics, None where it has no page. `stacks` are those taken since a cause was found, None until then; `locks` are those
-    that probes see its threads wait for, the worst first."""
+    that probes see its threads wait for, the worst first. `gpus` are as the API shows them. `drivers` are versions by what they are
+    of ("NVIDIA driver"). `sources` are the agent's own, with why one is down."""
 
     store: Store
     engines: Sequence[str]
@@ -70,23 +89,28 @@ class View:
     progress: Callable[[str], Progress | None] = _no_progress
     stacks: Callable[[str, str], Stacks | None] = _no_stacks
     locks: Callable[[str], Sequence[Lock]] = _no_locks
+    gpus: Callable[[], Sequence[Gpu]] = _no_gpus
+    drivers: Callable[[], Mapping[str, str]] = _no_drivers
+    sources: Sequence[SourceHealth] = ()
 
 
 EngineCause = Callable[[View, str, float], Finding | None]
+"""A cause that is looked for in each engine by itself."""
 
-_RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
+SubjectCause = Callable[[View, float], Sequence[Finding]]
+"""A cause that names its own subjects: GPUs ("gpu0"), the host ("host"), the agent ("agent")."""
 
 
 def find(view: View, causes: Sequence[EngineCause], now_s: float) -> tuple[Finding, ...]:
-    """What is wrong at `now_s`: the worst first, among equals the newest."""
-    found = [finding for engine in view.engines for cause in causes if (finding := cause(view, engine, now_s)) is not None]
-    return tuple(sorted(found, key=lambda finding: (_RANK[finding.severity], -finding.since_s)))
+    """What these causes find of all engines at `now_s`, in no particular order."""
+    return tuple(found for engine in view.engines for cause in causes if (found := cause(view, engine, now_s)) is not None)
 
 
-def as_batch(findings: Sequence[Finding], now_s: float) -> Batch:
-    """`aie_finding`: one series a finding, 1 while it holds."""
+def as_batch(findings: Sequence[Finding], more: Sequence[Point], now_s: float) -> Batch:
+    """`aie_finding`, one series a finding that nothing else explains, 1 while it holds; and what else the analysis measures."""
     points = [
         Point("aie_finding", Kind.GAUGE, (("cause", each.cause), ("severity", each.severity), ("subject", each.subject)), 1.0)
         for each in findings
+        if not each.explained_by
     ]
-    return Batch("analysis", now_s, points)
+    return Batch("analysis", now_s, [*points, *more])

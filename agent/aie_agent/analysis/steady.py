@@ -1,0 +1,58 @@
+"""Hysteresis: a finding that comes and goes within seconds is one finding, and one that is over at once was none.
+
+It changes when a finding is shown, never whether its cause holds: a cause's own false-alarm rate can only fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from aie_telemetry.api import Finding
+
+Key = tuple[str, str]
+"""A finding's cause and subject."""
+
+
+class Steadiness(NamedTuple):
+    """For how long a cause must hold without a gap before it is shown, and how long it is shown after it was last seen to hold."""
+
+    begins_after_s: float = 0.0
+    lingers_s: float = 0.0
+
+
+_AT_ONCE: Final = Steadiness()
+
+
+class _Seen(NamedTuple):
+    first_s: float
+    last_s: float
+    finding: Finding
+    shown: bool
+
+
+class Steady:
+    """Remembers when each finding was first and last seen."""
+
+    def __init__(self, rules: Mapping[str, Steadiness]) -> None:
+        """`rules` by cause; a cause without one is shown at once and goes at once."""
+        self._rules = rules
+        self._seen: dict[Key, _Seen] = {}
+
+    def update(self, findings: Sequence[Finding], now_s: float) -> list[Finding]:
+        """The findings to show at `now_s`, in no particular order; those that linger are as they were last."""
+        for finding in findings:
+            key = finding.cause, finding.subject
+            before = self._seen.get(key)
+            first_s = now_s if before is None else before.first_s
+            shown = (before is not None and before.shown) or now_s - first_s >= self._rule(finding).begins_after_s
+            self._seen[key] = _Seen(first_s, now_s, finding, shown)
+        self._seen = {key: seen for key, seen in self._seen.items() if self._stays(seen, now_s)}
+        return [seen.finding for seen in self._seen.values() if seen.shown]
+
+    def _stays(self, seen: _Seen, now_s: float) -> bool:
+        """What was not shown yet goes with its first gap."""
+        return seen.last_s == now_s or (seen.shown and now_s - seen.last_s < self._rule(seen.finding).lingers_s)
+
+    def _rule(self, finding: Finding) -> Steadiness:
+        return self._rules.get(finding.cause, _AT_ONCE)

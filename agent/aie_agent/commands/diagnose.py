@@ -1,0 +1,72 @@
+"""`aie-agent diagnose`: what is wrong now, by the agent that runs: cause, evidence, what changed before, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from aie_agent.commands import agent_api
+from aie_telemetry import api
+from aie_telemetry.durations import in_words
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser("diagnose", help="what is wrong now: cause, evidence, what changed before, what to do")
+    parser.add_argument("--json", action="store_true", help="one JSON object a finding, one a line")
+    parser.add_argument("--agent", default=agent_api.DEFAULT_AGENT, metavar="URL", help="the agent to ask (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 0: nothing is wrong; 1: something is; 2: the agent cannot be asked."""
+    try:
+        snapshot = agent_api.snapshot(arguments.agent)
+    except agent_api.AgentError as error:
+        print(f"aie-agent: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        for finding in snapshot.findings:
+            sys.stdout.write(msgspec.json.encode(finding).decode() + "\n")
+    else:
+        print("\n".join(report(snapshot, time.time())))
+    return 1 if snapshot.findings else 0
+
+
+def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
+    """The findings for people, those that another explains below it."""
+    if not snapshot.findings:
+        yield f"nothing wrong: {len(snapshot.engines)} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
+        down = [source.name for source in snapshot.sources if source.state == "down"]
+        if down:
+            yield f"  not seen: {', '.join(down)} (aie-agent check says why)"
+        return
+    for finding in snapshot.findings:
+        if not finding.explained_by:
+            yield from _finding(finding, now_s)
+            for other in snapshot.findings:
+                if other.explained_by == finding.cause:
+                    yield f"    explains: {_printable(other.summary)} ({other.cause})"
+
+
+def _finding(finding: api.Finding, now_s: float) -> Iterator[str]:
+    yield f"{finding.severity.upper()}  {_printable(finding.summary)}"
+    yield f"    {finding.cause}, {finding.subject}, for {in_words(max(now_s - finding.since_s, 0.0))}"
+    for label, texts in (
+        ("because", [each.text for each in finding.evidence]),
+        ("before", list(finding.changes)),
+        ("not seen", list(finding.not_visible)),
+        ("do", [finding.advice] if finding.advice else []),
+        ("more", [finding.runbook] if finding.runbook else []),
+    ):
+        for text in texts:
+            yield f"    {label:<9} {_printable(text)}"
+
+
+def _printable(text: str) -> str:
+    """Names of engines and processes are other people's: nothing of them moves a terminal's cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,177 @@
+"""What becomes of findings: steadied, explained, with what changed before, and remembered across restarts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from aie_agent.analysis.changes import Changes
+from aie_agent.analysis.diagnose import Diagnosis
+from aie_agent.analysis.explain import explain
+from aie_agent.analysis.findings import Limits, ProcessState, View
+from aie_agent.analysis.steady import Steadiness, Steady
+from aie_agent.samples import Batch, Point
+from aie_agent.state import StateFile
+from aie_agent.store import Store
+from aie_telemetry import api
+from aie_telemetry.catalogue import Kind
+
+NOW = 1_700_000_000.0
+
+
+def _finding(cause: str, subject: str = "chat", since_s: float = NOW, severity: api.Severity = "warning") -> api.Finding:
+    return api.Finding(cause=cause, subject=subject, severity=severity, since_s=since_s, summary=f"{cause} of {subject}")
+
+
+def _same(cause: str, effect: str) -> bool:
+    return cause == effect
+
+
+def _view(tgid: int = 10, store: Store | None = None, gpus: Sequence[api.Gpu] = (), driver: str = "1") -> View:
+    return View(
+        store=store or Store(max_series=100, retention_s=300.0),
+        engines=["chat"],
+        state=lambda _: "up",
+        processes=lambda _: [ProcessState(tgid, "S", NOW, None)],
+        unanswered_since_s=lambda _: None,
+        limits=Limits(),
+        gpus=lambda: gpus,
+        drivers=lambda: {"the NVIDIA driver": driver},
+    )
+
+
+def test_a_cause_without_a_rule_is_shown_and_goes_at_once() -> None:
+    steady = Steady({})
+    assert steady.update([_finding("x")], NOW) == [_finding("x")]
+    assert steady.update([], NOW + 1) == []
+
+
+def test_what_must_hold_for_a_while_is_not_shown_for_a_blink() -> None:
+    steady = Steady({"x": Steadiness(begins_after_s=3.0)})
+    shown = [bool(steady.update([_finding("x")] if tick != 2 else [], NOW + tick)) for tick in range(8)]
+    assert shown == [False, False, False, False, False, False, True, True], "the gap at 2 begins the time anew"
+
+
+def test_what_lingers_bridges_gaps_as_it_was_last() -> None:
+    steady = Steady({"x": Steadiness(lingers_s=5.0)})
+    holds = {0, 1, 4, 6}
+    shown = [len(steady.update([_finding("x")] if tick in holds else [], NOW + tick)) for tick in range(13)]
+    assert shown == [1] * 11 + [0, 0]
+
+
+def test_a_cause_explains_only_what_has_to_do_with_it() -> None:
+    table = {"throttle": frozenset({"slow"})}
+    told = explain([_finding("throttle", "a"), _finding("slow", "a"), _finding("slow", "b"), _finding("leak", "a")], table, _same)
+    assert [(each.cause, each.subject, each.explained_by) for each in told] == [
+        ("throttle", "a", ""), ("slow", "a", "throttle"), ("slow", "b", ""), ("leak", "a", ""),
+    ]  # fmt: skip
+
+
+def test_two_that_would_explain_each_other_are_not_both_hidden() -> None:
+    table = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"a"})}
+    told = explain([_finding("a"), _finding("b"), _finding("c")], table, _same)
+    assert [each.explained_by for each in told].count("") == 1
+
+
+def test_changes_are_told_with_what_began_soon_after() -> None:
+    changes = Changes()
+    changes.observe(_view(10), NOW)
+    changes.observe(_view(20), NOW + 10)
+    changes.observe(_view(20, driver="2"), NOW + 20)
+    assert changes.before(_finding("x", since_s=NOW + 50), _same) == (
+        "30 s before: the NVIDIA driver changed from 1 to 2",
+        "40 s before: engine chat was restarted (process 10 before, 20 now)",
+    )
+    assert changes.before(_finding("x", subject="other", since_s=NOW + 50), _same) == (
+        "30 s before: the NVIDIA driver changed from 1 to 2",
+    )
+    assert changes.before(_finding("x", since_s=NOW + 5000), _same) == (), "long before"
+    assert changes.before(_finding("x", since_s=NOW - 50), _same) == (), "after it began"
+
+
+def test_the_first_look_at_a_host_is_no_change() -> None:
+    changes = Changes()
+    gpu = api.Gpu(index=0, name="H100", uuid="u", pci_bus_id="b", up=True, processes=(api.GpuProcess(tgid=7, command="other"),))
+    changes.observe(_view(gpus=[gpu]), NOW)
+    assert changes.before(_finding("x", since_s=NOW), lambda _cause, _effect: True) == ()
+
+
+def test_a_model_that_is_swapped_and_a_neighbour_that_comes() -> None:
+    store = Store(max_series=100, retention_s=300.0)
+
+    def info(model: str, now_s: float) -> None:
+        tags = (("engine", "chat"), ("kind", "vllm"), ("model", model))
+        store.apply(Batch("scrape", now_s, [Point("aie_engine_info", Kind.GAUGE, tags, 1.0)], period_s=1.0))
+
+    changes = Changes()
+    gpu = api.Gpu(index=0, name="H100", uuid="u", pci_bus_id="b", up=True)
+    info("llama-8b", NOW)
+    changes.observe(_view(store=store, gpus=[gpu]), NOW)
+    info("llama-70b", NOW + 5)
+    busy = api.Gpu(index=0, name="H100", uuid="u", pci_bus_id="b", up=True, processes=(api.GpuProcess(tgid=7, command="train"),))
+    changes.observe(_view(store=store, gpus=[busy]), NOW + 6)
+    told = changes.before(_finding("x", since_s=NOW + 21), lambda _cause, _effect: True)
+    assert any("another process began to use GPU 0: train (7)" in each for each in told)
+    assert any("model of engine chat changed from llama-8b to llama-70b" in each for each in told)
+
+
+def test_the_worst_comes_first_and_what_is_explained_last() -> None:
+    diagnosis = Diagnosis(
+        engine_causes=(
+            lambda view, engine, now_s: _finding("gil_contention", engine, severity="critical"),
+            lambda view, engine, now_s: _finding("engine_hung", engine, severity="critical", since_s=NOW - 5),
+            lambda view, engine, now_s: _finding("other", engine, severity="info"),
+        ),
+        subject_causes=(lambda view, now_s: [_finding("hot", "gpu0")],),
+    )
+    told = diagnosis.update(_view(), NOW)
+    assert [each.cause for each in told] == ["engine_hung", "hot", "other", "gil_contention"]
+    assert told[-1].explained_by == "engine_hung"
+
+
+def test_state_survives_a_restart(tmp_path: Path) -> None:
+    before = Diagnosis(engine_causes=(), subject_causes=())
+    before.update(_view(10), NOW)
+    before.update(_view(20), NOW + 10)
+    file = StateFile(tmp_path / "state.json")
+    file.write(before.dump())
+    after = Diagnosis(engine_causes=(lambda view, engine, now_s: _finding("x", engine, since_s=NOW + 60),), subject_causes=())
+    after.restore(StateFile(tmp_path / "state.json").read(), NOW + 50)
+    (told,) = after.update(_view(20), NOW + 60)
+    assert told.changes == ("50 s before: engine chat was restarted (process 10 before, 20 now)",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 99, "parts": {}}', b'{"version": 1}', b'{"version": 1, "parts": []}'],
+)
+def test_a_state_that_cannot_be_used_is_begun_anew(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "state.json").write_bytes(content)
+    assert StateFile(tmp_path / "state.json").read() == {}
+    assert "is not used" in caplog.text
+
+
+@pytest.mark.parametrize("part", [None, 3, "x", [[1, 2]], [["a", "b", "c"]], {"a": 1}])
+def test_a_part_of_the_state_that_cannot_be_used_costs_only_itself(part: object, caplog: pytest.LogCaptureFixture) -> None:
+    diagnosis = Diagnosis(engine_causes=(), subject_causes=())
+    diagnosis.restore({"changes": part, "of another version": part}, NOW)
+    assert diagnosis.update(_view(), NOW) == ()
+    assert caplog.text.count("is not used") == 1
+
+
+def test_a_state_that_cannot_be_saved_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = StateFile(tmp_path / "no" / "state.json")
+    file.write({})
+    file.write({})
+    assert caplog.text.count("cannot be saved") == 1
+
+
+def test_a_save_that_fails_leaves_what_was_saved(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state.json")
+    file.write({"a": [1]})
+    (tmp_path / "state.json.new").mkdir()
+    file.write({"a": [2]})
+    assert json.loads((tmp_path / "state.json").read_text())["parts"] == {"a": [1]}
