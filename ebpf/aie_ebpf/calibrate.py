@@ -37,6 +37,7 @@ _LEAST_TAKEN: Final = 5
 _STAGE_NS: Final = 30_000_000
 _SHORT_STAGE_NS: Final = 10_000_000
 _FUTEX_WAKE_PRIVATE: Final = 1 | 128
+_ENDBR64: Final = bytes.fromhex("f30f1efa")
 # Of the system call table of each architecture.
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 
@@ -98,14 +99,12 @@ def entry_kind(code: bytes) -> str:
     return UPROBE_EMULATED if code[:1] in (b"\x90", b"\xe8", b"\xe9", b"\xeb") else UPROBE
 
 
-def entry_kind_at(path: Path, offset: int) -> str:
-    """The kind of the function at an offset of a file; UPROBE, the dearer, when the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return entry_kind(file.read(2))
-    except OSError:
-        return UPROBE
+def past_landing_pad(code: bytes) -> int:
+    """How many bytes behind a function's start the cheaper place for a probe is, if there is one: behind an endbr64 with which it
+    begins (where the CPU checks indirect jumps), when what follows is emulated. The endbr64 changes neither registers nor stack, so
+    that arguments and the return address are the same there, and nobody enters a function behind it."""
+    size = len(_ENDBR64)
+    return size if code.startswith(_ENDBR64) and entry_kind(code[size:]) == UPROBE_EMULATED else 0
 
 
 def measure(bcc: Bcc) -> dict[str, float]:

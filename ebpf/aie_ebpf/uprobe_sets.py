@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from aie_ebpf.budget import Mix, mix_of
-from aie_ebpf.calibrate import URETPROBE, entry_kind
+from aie_ebpf.calibrate import URETPROBE, entry_kind, past_landing_pad
 from aie_ebpf.cuda_libraries import CudaLibraries, cuda_libraries
 from aie_ebpf.cuda_probes import CUDA_TEXT, LAUNCH_TEXT
 from aie_ebpf.door import Bcc, BpfError, Module, Probe
@@ -43,6 +43,8 @@ _GROUPS: Final = (
     _Group(("gc",), ("gc",)),
 )
 _CUDA, _LAUNCHES, _GC = _GROUPS
+# Of a function: enough for a landing pad and the instruction behind it.
+_CODE_BYTES: Final = 8
 
 
 @dataclass(slots=True)
@@ -175,14 +177,16 @@ class UprobeSets:
         went wrong, or ""."""
         kinds = []
         try:
+            code = _code_at(point)
+            past = past_landing_pad(code)
             for function, on_return in ((point.row.on_return, True), (point.row.entry, False)):
                 if function is not None:
                     path, semaphore = str(point.path), point.semaphore_offset
                     probe = module.attach_uprobe(
-                        path, point.offset, function, tgid, on_return=on_return, semaphore_offset=semaphore
+                        path, point.offset + past, function, tgid, on_return=on_return, semaphore_offset=semaphore
                     )
                     attached.probes.append(probe)
-                    kinds.append(URETPROBE if on_return else entry_kind(_code_at(point)))
+                    kinds.append(URETPROBE if on_return else entry_kind(code[past:]))
         except (BpfError, OSError) as error:
             return f"{point.symbol}: {error}"
         attached.points.add(point)
@@ -222,4 +226,4 @@ def _group_of(name: str) -> _Group:
 
 def _code_at(point: AttachPoint) -> bytes:
     with point.path.open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), 2, point.offset)
+        return os.pread(file.fileno(), _CODE_BYTES, point.offset)

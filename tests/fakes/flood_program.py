@@ -12,7 +12,11 @@ from typing import Final, NamedTuple
 from tests.fakes.compiled import program, shared_library
 
 # Only the one function, so that all hits of its set are of it.
-_LIBCUDA: Final = "int cuStreamSynchronize(void *stream) { return 0; }"
+PLAIN: Final = "int cuStreamSynchronize(void *stream) { return 0; }"
+LANDING_PAD: Final = """
+__attribute__((naked)) int cuStreamSynchronize(void *stream) { __asm__("endbr64; push %rbp; xor %eax, %eax; pop %rbp; ret"); }
+"""
+"""As compilers begin functions where the CPU checks indirect jumps (x86)."""
 
 _FLOOD: Final = r"""
 #define _GNU_SOURCE
@@ -78,9 +82,9 @@ class Slice(NamedTuple):
         return self.cpu_s / max(self.calls, 1)
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, libcuda: str = PLAIN) -> Path:
     """The program, with its library beside it. Skips the test on a host without gcc."""
-    shared_library(folder / "libcuda.so.1", _LIBCUDA, "-Wl,-soname,libcuda.so.1")
+    shared_library(folder / "libcuda.so.1", libcuda, "-Wl,-soname,libcuda.so.1")
     return program(folder / "flood", _FLOOD, str(folder / "libcuda.so.1"), f"-Wl,-rpath,{folder}", "-pthread")
 
 

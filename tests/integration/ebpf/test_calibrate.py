@@ -65,7 +65,9 @@ def test_a_loop_in_c_loses_what_was_calibrated(bcc: Bcc, loop: ctypes.CDLL, name
     """The loop's program does nothing: what it loses is the trap, which is most of the calibrated cost, and no more than it."""
     function = getattr(loop, name)
     place = calibrate.place_of(function)
-    assert calibrate.entry_kind_at(Path(place.path), place.offset) == kind
+    with Path(place.path).open("rb") as file:
+        file.seek(place.offset)
+        assert calibrate.entry_kind(file.read(2)) == kind
     calibrated_ns = calibrate.measure(bcc)[kind]
     bare_ns = min(loop.loop_ns(function, _CALLS) for _ in range(3)) / _CALLS
     module = bcc.compile_text(f"#include <uapi/linux/ptrace.h>\n{_NOTHING}")
@@ -96,5 +98,15 @@ def test_the_first_instruction_decides(code: str, kind: str) -> None:
     assert calibrate.entry_kind(bytes.fromhex(code)) == kind
 
 
-def test_a_file_that_is_gone_has_the_dearer_kind(tmp_path: Path) -> None:
-    assert calibrate.entry_kind_at(tmp_path / "gone", 0) == UPROBE
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the bytes are x86's")
+@pytest.mark.parametrize(
+    ("code", "past"),
+    [
+        ("f30f1efa55", 4),  # endbr64; push %rbp
+        ("f30f1efa4883ec08", 0),  # endbr64; sub $8, %rsp: dear, too
+        ("55f30f1efa", 0),
+        ("f30f1e", 0),
+    ],
+)
+def test_a_landing_pad_is_passed_by_where_that_is_cheaper(code: str, past: int) -> None:
+    assert calibrate.past_landing_pad(bytes.fromhex(code)) == past

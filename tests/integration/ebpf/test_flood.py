@@ -6,6 +6,7 @@ is gone against the child's own periods.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from aie_ebpf import budget
 from aie_ebpf.calibrate import UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.messages import Cost, Coverage, Ready, Report, ToAgent
-from tests.fakes.flood_program import Flood, build
+from tests.fakes.flood_program import LANDING_PAD, Flood, build
 from tests.integration.ebpf.bpf_child import Child, running_child
 
 pytestmark = pytest.mark.usefixtures("bpf")
@@ -115,3 +116,26 @@ def test_the_same_calls_at_a_pace_within_the_budget_keep_their_probes(child: Chi
     costs = _costs(*child.messages)
     assert sum(cost.hits for cost in costs) > FEW
     assert max(cost.ratio for cost in costs) < RATIO
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the function is in x86's assembler")
+def test_a_probe_lies_behind_the_landing_pad(child: Child, tmp_path: Path) -> None:
+    """There it sees as much, and is charged as an emulated instruction is."""
+    ready = next(message for message in child.messages if isinstance(message, Ready))
+    call_ns = ready.cost_ns[UPROBE_EMULATED] + ready.cost_ns[URETPROBE]
+    padded = Flood(build(tmp_path, LANDING_PAD))
+    try:
+        padded.begin(pause_s=0.001)
+        padded.wait_for(FEW)
+        child.watch(padded.tgid)
+        child.until(_has_state("part", padded.tgid))
+        child.until(lambda message: any(cost.hits for cost in _costs(message)))
+        before = sum(each.calls for each in padded.slices())
+        child.reports(5)
+        calls = sum(each.calls for each in padded.slices())
+    finally:
+        padded.close()
+    costs = _costs(*child.messages)
+    hits = sum(cost.hits for cost in costs)
+    assert calls - before <= hits <= 2 * calls, "each call counts at its entry and at its return"
+    assert sum(cost.seconds for cost in costs) * 1e9 / hits == pytest.approx(call_ns / 2, rel=1e-3)
