@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 GIL: Final = "gil"
 LOCK: Final = "lock"
@@ -12,33 +12,51 @@ IDLE: Final = "idle"
 # Of the waits of a fight, all but the first end by a hand-off. A pool whose workers also feed its queue has some, too.
 _SHARE: Final = 0.5
 _FEWEST_HANDOFFS: Final = 2.0
-# What was seen before counts half after this many readings (one a second).
-_HALF_LIFE: Final = 10.0
-_KEEP: Final = 0.5 ** (1 / _HALF_LIFE)
+# While threads wait for a lock, another holds it: so it is held for as long as they wait, or all the time when many do. Half of
+# that is enough, since who takes a lock without waiting is not seen to hold it. The lock of a queue is passed on within
+# microseconds, however many workers wait at it.
+_HELD: Final = 0.3
+# What was seen before counts half after this many seconds.
+_HALF_LIFE_S: Final = 10.0
 _ADDRESSES: Final = 8192
 
 Address = tuple[int, int]
 """A process's tgid, and an address in it."""
 
 
+class Seen(NamedTuple):
+    """What happened at an address: waits, the hand-offs that ended them, seconds waited and held, over how many seconds."""
+
+    waits: float = 0.0
+    handoffs: float = 0.0
+    wait_s: float = 0.0
+    held_s: float = 0.0
+    period_s: float = 0.0
+
+
+_NOTHING: Final = Seen()
+
+
 class LockKinds:
     """Remembers of the addresses seen last how their waits ended."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[Address, tuple[float, float]] = OrderedDict()
+        self._seen: OrderedDict[Address, Seen] = OrderedDict()
 
-    def note(self, address: Address, waits: int, handoffs: int) -> None:
+    def note(self, address: Address, seen: Seen) -> None:
         """What happened at an address since the reading before."""
-        before_waits, before_handoffs = self._seen.pop(address, (0.0, 0.0))
-        self._seen[address] = (before_waits * _KEEP + waits, before_handoffs * _KEEP + handoffs)
+        before = self._seen.pop(address, _NOTHING)
+        keep = 0.5 ** (seen.period_s / _HALF_LIFE_S)
+        self._seen[address] = Seen(*(earlier * keep + now for earlier, now in zip(before, seen, strict=True)))
         if len(self._seen) > _ADDRESSES:
             self._seen.popitem(last=False)
 
     def kind(self, address: Address) -> str:
         """LOCK or IDLE. An address at which nothing has ended yet is IDLE: so is a lock that is never given back, where the
         processes' state and their stacks tell more."""
-        waits, handoffs = self._seen.get(address, (0.0, 0.0))
-        return LOCK if handoffs >= max(_FEWEST_HANDOFFS, _SHARE * waits) else IDLE
+        seen = self._seen.get(address, _NOTHING)
+        handed = seen.handoffs >= max(_FEWEST_HANDOFFS, _SHARE * seen.waits)
+        return LOCK if handed and seen.held_s >= _HELD * min(seen.wait_s, seen.period_s) else IDLE
 
     def forget(self, tgid: int) -> None:
         """A process ended; its addresses may come back in another's."""

@@ -2,9 +2,10 @@
  *
  * Waits on futexes, by process and address. The GIL is a futex inside the interpreter's _PyRuntime: no uprobe is needed.
  *
- * A wait is not always for a lock: an idle worker waits for work in the same call. They are told apart by who wakes: a thread that
- * has waited for a lock has it then, and wakes the next one itself, at the same address (a hand-off); the workers of a queue are
- * woken by others. User space judges by the share of hand-offs.
+ * A wait is not always for a lock: an idle worker waits for work in the same call. They are told apart by who wakes, and when: a
+ * thread that has waited for a lock has it then, and wakes the next one itself, at the same address, when it is done (a hand-off,
+ * after a time of holding). The workers of a queue are woken by others; where they pass the queue's own lock on, they do it at once.
+ * User space judges by the share of hand-offs and by the time of holding.
  */
 #define FUTEX_WAIT 0
 #define FUTEX_WAKE 1
@@ -34,6 +35,7 @@ struct lock_use {
     u64 wait_ns;
     u64 longest_ns; /* not atomic: of two at once, the shorter may win */
     u64 handoffs;
+    u64 held_ns; /* from the end of a wait to the hand-off that followed it */
 };
 
 struct waiting {
@@ -46,12 +48,14 @@ struct waiting {
 BPF_TABLE("hash", struct lock, struct lock_use, locks, 8192);
 /* By tid; an entry lives as long as the call. Not LRU: a wait of hours must not be evicted. */
 BPF_TABLE("hash", u32, struct waiting, futex_waiting, 16384);
-/* Which thread has waited where. LRU: a thread may never come back to an address, and ends without telling this map. */
+/* Which thread has waited where, and when its last wait there ended; 0 once it has handed on. LRU: a thread may never come back to
+ * an address, and ends without telling this map.
+ */
 struct visit {
     u64 address;
     u64 tid;
 };
-BPF_TABLE("lru_hash", struct visit, u8, visits, 16384);
+BPF_TABLE("lru_hash", struct visit, u64, visits, 16384);
 
 static __always_inline struct lock_use *use_of(struct lock *lock) {
     struct lock_use none = {};
@@ -77,9 +81,14 @@ TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
         if (futex_waiting.update(&tid, &waiting)) note_lost(LOST_FUTEX);
     } else if (command & IS_WAKE) {
         struct visit visit = {.address = lock.address, .tid = tid};
-        if (!visits.lookup(&visit)) return 0;
+        u64 *since = visits.lookup(&visit);
+        if (!since) return 0;
         struct lock_use *use = use_of(&lock);
-        if (use) __sync_fetch_and_add(&use->handoffs, 1);
+        if (use) {
+            __sync_fetch_and_add(&use->handoffs, 1);
+            if (*since) __sync_fetch_and_add(&use->held_ns, bpf_ktime_get_ns() - *since);
+        }
+        *since = 0;
     }
     return 0;
 }
@@ -92,17 +101,17 @@ TRACEPOINT_PROBE(syscalls, sys_exit_futex) {
     if (process) hit(process, SET_LOCKS);
     if (process && args->ret != -EAGAIN) { /* else the word had changed already: it did not wait */
         struct lock lock = waiting->lock;
+        u64 now = bpf_ktime_get_ns();
         struct lock_use *use = use_of(&lock);
         if (use) {
-            u64 ns = bpf_ktime_get_ns() - waiting->start_ns;
+            u64 ns = now - waiting->start_ns;
             ns = ns > waiting->run_queue_ns ? ns - waiting->run_queue_ns : 0;
             __sync_fetch_and_add(&use->waits, 1);
             __sync_fetch_and_add(&use->wait_ns, ns);
             if (ns > use->longest_ns) use->longest_ns = ns;
         }
         struct visit visit = {.address = lock.address, .tid = tid};
-        u8 yes = 1;
-        visits.update(&visit, &yes);
+        visits.update(&visit, &now);
     }
     futex_waiting.delete(&tid);
     return 0;

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from aie_ebpf.door import Module
-from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds
+from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds, Seen
 from aie_ebpf.messages import Histogram, Lock, Waits
 from aie_ebpf.readers.histograms import FIELDS, gained
 
@@ -69,9 +69,10 @@ class WaitsReader:
         """Raises BpfError."""
         self._watched = module.table("watched", "I", _WATCHED)
         self._times = module.table("times", "I", _TIMES)
-        self._locks = module.table("locks", "QII", "4Q")
+        self._locks = module.table("locks", "QII", "5Q")
         self._waiting = module.table("futex_waiting", "I", "3Q2I")
         self._kinds = LockKinds()
+        self._read_ns = 0
         self._ongoing: dict[int, _Ongoing] = {}
         self._watched_now: set[int] = set()
         self._last_hits: dict[int, tuple[int, ...]] = {}
@@ -178,10 +179,11 @@ class WaitsReader:
 
         # The waits that go on are read before those that ended: what ends in between is counted at the next reading.
         ongoing = {key[0]: value for key, value in self._waiting.items()}
-        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs) in self._locks.drain():
+        period_s, self._read_ns = (now_ns - self._read_ns) / _NS if self._read_ns else 0.0, now_ns
+        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, held_ns) in self._locks.drain():
             use = use_at((tgid, address), bool(is_gil))
             use.waits, use.wait_ns, use.longest_ns, use.handoffs = waits, wait_ns, longest_ns, handoffs
-            self._kinds.note((tgid, address), waits, handoffs)
+            self._kinds.note((tgid, address), Seen(waits, handoffs, wait_ns / _NS, held_ns / _NS, period_s))
         self._credit(ongoing, now_ns, use_at)
         return uses
 

@@ -48,6 +48,13 @@ def test_workers_without_work_wait_for_no_lock(observe: Observe) -> None:
     assert seen.total("lock") < 0.02 * seen.total("idle_futex")
 
 
+def test_workers_with_some_work_wait_for_no_lock(observe: Observe) -> None:
+    """The nearest null: who has waited for work wakes the next to wait, at once."""
+    seen = observe("busy_pool")
+    assert seen.total("idle_futex") > 0.2 * 16 * SECONDS
+    assert seen.total("lock") < 0.02 * seen.total("idle_futex")
+
+
 def test_a_process_that_has_half_a_cpu(observe: Observe) -> None:
     """Held against the kernel's own sum, schedstat."""
     seen = observe("starved")
