@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import itertools
 import os
 import struct
 import sys
@@ -58,7 +59,7 @@ class Table:
         self._value = struct.Struct(value)
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """All entries, as (key's fields, value's fields), by one system call for a map of this size. Raises BpfError."""
+        """All entries, as (key's fields, value's fields), by one system call for a small map. Raises BpfError."""
         return self._batch(self._library.bpf_lookup_batch, "read")
 
     def drain(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
@@ -83,25 +84,29 @@ class Table:
         self._library.bpf_delete_elem(self._fd, self._bytes(self._key, key))
 
     def _batch(self, call: Any, verb: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        keys = self._buffer(self._key.size)
-        values = self._buffer(self._value.size)
-        count = ctypes.c_uint32(self._capacity)
-        position = ctypes.c_uint64(0)  # 64 bits, though typed as 32: the kernel writes a bucket number here
-        ctypes.set_errno(0)
-        result = call(
-            self._fd, None, ctypes.cast(ctypes.byref(position), ctypes.POINTER(ctypes.c_uint32)), keys, values, ctypes.byref(count)
+        # At most so many at once: room for all of a large map would stay with malloc afterwards.
+        chunk = min(self._capacity, _CHUNK)
+        keys, values = (ctypes.create_string_buffer(layout.size * chunk) for layout in (self._key, self._value))
+        # 64 bits, though typed as 32: the kernel writes a bucket number here, where it is to go on.
+        position = ctypes.c_uint64(0)
+        at = ctypes.cast(ctypes.byref(position), ctypes.POINTER(ctypes.c_uint32))
+        found: list[tuple[bytes, bytes]] = []
+        is_first = is_more = True
+        while is_more:
+            count = ctypes.c_uint32(chunk)
+            ctypes.set_errno(0)
+            result = call(self._fd, None if is_first else at, at, keys, values, ctypes.byref(count))
+            if result != 0 and ctypes.get_errno() != _ENOENT:  # ENOENT: the end was reached
+                raise BpfError(f"a map could not be {verb}: {os.strerror(ctypes.get_errno())}")
+            size = count.value
+            found.append(
+                (memoryview(keys)[: size * self._key.size].tobytes(), memoryview(values)[: size * self._value.size].tobytes())
+            )
+            is_first, is_more = False, result == 0
+        return itertools.chain.from_iterable(
+            zip(self._key.iter_unpack(some_keys), self._value.iter_unpack(some_values), strict=True)
+            for some_keys, some_values in found
         )
-        if result != 0 and ctypes.get_errno() != _ENOENT:  # ENOENT: the end was reached
-            raise BpfError(f"a map could not be {verb}: {os.strerror(ctypes.get_errno())}")
-        size = count.value
-        return zip(
-            self._key.iter_unpack(memoryview(keys)[: size * self._key.size]),
-            self._value.iter_unpack(memoryview(values)[: size * self._value.size]),
-            strict=True,
-        )
-
-    def _buffer(self, size: int) -> Any:
-        return ctypes.create_string_buffer(size * self._capacity)
 
     @staticmethod
     def _bytes(layout: struct.Struct, fields: tuple[Any, ...]) -> Any:
@@ -109,6 +114,7 @@ class Table:
 
 
 _ENOENT: Final = 2
+_CHUNK: Final = 16384
 
 
 class Ring:
