@@ -14,7 +14,7 @@ from aie_agent.about import About
 from aie_agent.analysis.causes import WITH_STACKS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
-from aie_agent.analysis.history import FindingHistory, is_current
+from aie_agent.analysis.history import FindingHistory, is_current, is_finding
 from aie_agent.analysis.lock_contention import contended
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock, Watchfulness
@@ -235,6 +235,8 @@ class Agent:
             gpus=lambda: self._gpus(now_s),
             drivers=self._drivers,
             sources=[SourceHealth(each.name, each.reason, each.down_since_s) for each in self._runners.health],
+            events=self._events.newest(without=is_finding),
+            down_since_s=self._engines.down_since_s,
         )
 
     def _drivers(self) -> dict[str, str]:

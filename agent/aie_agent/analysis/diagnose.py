@@ -11,7 +11,7 @@ import msgspec
 from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, STEADINESS, SUBJECT_CAUSES
 from aie_agent.analysis.changes import Changes
-from aie_agent.analysis.explain import HOST, explain
+from aie_agent.analysis.explain import HOST, Related, explain
 from aie_agent.analysis.findings import EngineCause, SubjectCause, View
 from aie_agent.analysis.steady import Steady
 from aie_agent.samples import Point
@@ -45,10 +45,7 @@ class Diagnosis:
             analyser.observe(view, now_s)
         related = _Relations(view)
         found = sorted(self._steady.update(self._found(view, now_s), now_s), key=_rank)
-        told = [
-            msgspec.structs.replace(finding, changes=self._changes.before(finding, related)) if not finding.changes else finding
-            for finding in explain(found, EXPLAINS, related)
-        ]
+        told = [self._told(finding, related) for finding in explain(found, EXPLAINS, related)]
         return tuple(sorted(told, key=lambda finding: bool(finding.explained_by)))
 
     def points(self, now_s: float) -> list[Point]:
@@ -70,6 +67,12 @@ class Diagnosis:
                     by_name[name].restore(part, now_s)
             except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the file holds
                 log.warning("state of %s is not used: %s", name, error)
+
+    def _told(self, finding: Finding, related: Related) -> Finding:
+        """With what changed before, and with its page."""
+        changes = finding.changes or self._changes.before(finding, related)
+        page = finding.runbook or f"docs/runbooks/{finding.cause}.md"
+        return msgspec.structs.replace(finding, changes=changes, runbook=page)
 
     def _found(self, view: View, now_s: float) -> list[Finding]:
         of_engines = [found for engine in view.engines for cause in self._engine_causes if (found := cause(view, engine, now_s))]

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from aie_agent.progress import Progress
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
-from aie_telemetry.api import Finding, Gpu, Lock
+from aie_telemetry.api import Event, Finding, Gpu, Lock
 from aie_telemetry.catalogue import Kind
 
 
@@ -39,6 +39,10 @@ class Limits(NamedTuple):
 
 def _no_progress(engine: str) -> None:
     """Of engines without a page."""
+
+
+def _never(engine: str) -> None:
+    """Of engines that never went down."""
 
 
 def _no_stacks(engine: str, cause: str) -> None:
@@ -78,7 +82,8 @@ class View:
     any other outcome in between; None while it answers, refuses, or has no page. `progress` is what its page says beyond
     the metrics, None where it has no page. `stacks` are those taken since a cause was found, None until then; `locks` are those
     that probes see its threads wait for, the worst first. `gpus` are as the API shows them. `drivers` are versions by what they are
-    of ("NVIDIA driver"). `sources` are the agent's own, with why one is down."""
+    of ("NVIDIA driver"). `sources` are the agent's own, with why one is down. `events` are what hooks and probes told of lately,
+    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen."""
 
     store: Store
     engines: Sequence[str]
@@ -92,6 +97,8 @@ class View:
     gpus: Callable[[], Sequence[Gpu]] = _no_gpus
     drivers: Callable[[], Mapping[str, str]] = _no_drivers
     sources: Sequence[SourceHealth] = ()
+    events: Sequence[Event] = ()
+    down_since_s: Callable[[str], float | None] = _never
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

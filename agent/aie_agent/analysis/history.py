@@ -54,6 +54,11 @@ class FindingHistory:
             write("%s%s", summary, "" if state == OVER else f" ({finding.cause}, for {lasted})")
 
 
+def is_finding(event: Event) -> bool:
+    """Whether an event says that a finding began or ended."""
+    return event.kind == KIND
+
+
 def is_current(event: Event) -> bool:
     """Whether an event only says what stands among the findings, or stood there: that one began."""
     return event.kind == KIND and event.details.get("state") == BEGUN

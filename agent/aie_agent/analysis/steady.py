@@ -1,12 +1,15 @@
 """Hysteresis: a finding that comes and goes within seconds is one finding, and one that is over at once was none.
 
-It changes when a finding is shown, never whether its cause holds: a cause's own false-alarm rate can only fall.
+It changes when a finding is shown, never whether its cause holds: a cause's own false-alarm rate can only fall. A finding that goes
+on keeps the earliest moment at which it is said to have begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from aie_telemetry.api import Finding
 
@@ -45,6 +48,9 @@ class Steady:
             key = finding.cause, finding.subject
             before = self._seen.get(key)
             first_s = now_s if before is None else before.first_s
+            if before is not None and before.finding.since_s < finding.since_s:
+                # It goes on: most causes look back over a window only, and cannot tell when it began.
+                finding = msgspec.structs.replace(finding, since_s=before.finding.since_s)
             shown = (before is not None and before.shown) or now_s - first_s >= self._rule(finding).begins_after_s
             self._seen[key] = _Seen(first_s, now_s, finding, shown)
         self._seen = {key: seen for key, seen in self._seen.items() if self._stays(seen, now_s)}

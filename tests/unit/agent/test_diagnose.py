@@ -62,6 +62,14 @@ def test_what_lingers_bridges_gaps_as_it_was_last() -> None:
     assert shown == [1] * 11 + [0, 0]
 
 
+def test_what_goes_on_keeps_the_moment_that_it_began() -> None:
+    steady = Steady({"x": Steadiness(lingers_s=5.0)})
+    shown = [steady.update([_finding("x", since_s=NOW + tick - 10.0)], NOW + tick) for tick in range(4)]
+    assert [finding.since_s for (finding,) in shown] == [NOW - 10.0] * 4
+    assert steady.update([], NOW + 20.0) == []
+    assert steady.update([_finding("x", since_s=NOW + 11.0)], NOW + 21.0)[0].since_s == NOW + 11.0, "another one"
+
+
 def test_a_cause_explains_only_what_has_to_do_with_it() -> None:
     table = {"throttle": frozenset({"slow"})}
     told = explain([_finding("throttle", "a"), _finding("slow", "a"), _finding("slow", "b"), _finding("leak", "a")], table, _same)
