@@ -17,6 +17,7 @@ from aie_ebpf.door import Bcc, Module, Probe, ProgramType
 from aie_ebpf.elf import Elf
 from aie_ebpf.probes import TRACEPOINTS, UPROBES
 from aie_ebpf.readers.waits import WaitsReader
+from aie_ebpf.readers.watched import WatchedProcesses
 from bpf_victim import WORKS, Victim, Work
 
 # How long waits take by process, how long threads are off the CPU, how long a call takes: what our sets answer, and no more.
@@ -77,7 +78,8 @@ class Ours:
         self._host = bcc.compile("common.h", "watched.h", "watched_here.h", "locks", "sched")
         self._cuda = bcc.compile("common.h", "watched.h", "watched_there.h", *CUDA_TEXT)
         self._victim = victim
-        WaitsReader(self._host).watch(victim.tgid, None, ())
+        WaitsReader(self._host, ("locks", "sched")).watch(victim.tgid)
+        WatchedProcesses(self._host).watch(victim.tgid, None, ())
 
     def body_ns(self, work: Work) -> float:
         """What our programs take for an event by the kernel's own count: the rest of the cost is the way there and back."""

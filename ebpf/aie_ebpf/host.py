@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from aie_ebpf import tracepoints
@@ -13,6 +13,7 @@ from aie_ebpf.readers.block_io import BlockIoReader
 from aie_ebpf.readers.kernel_events import oom_kill, xid
 from aie_ebpf.readers.lost import LostReader
 from aie_ebpf.readers.waits import WaitsReader
+from aie_ebpf.readers.watched import WatchedProcesses
 
 HOST_SETS: Final = tuple(each.name for each in SETS if each.when is When.ALWAYS)
 # They watch processes: without one there is nothing to see, and every system call of the host would pay for it.
@@ -34,7 +35,8 @@ class HostProbes:
         self.module = self._compile(bcc, wanted)
         self._loaded = [name for name in wanted if name not in self._reasons]
         self._attached: dict[str, list[Probe]] = {}
-        self.waits = WaitsReader(self.module) if {"locks", "sched"} <= set(self._loaded) else None
+        self.watched = WatchedProcesses(self.module)
+        self.waits = WaitsReader(self.module, self._loaded)
         self._block_io = BlockIoReader(self.module) if "block_io" in self._loaded else None
         self._rings = {name: ring for name in ("oom", "xid") if name in self._loaded and (ring := self._ring(name)) is not None}
         self.lost = LostReader(self.module)
@@ -67,6 +69,17 @@ class HostProbes:
         """Detaches a set, here and now: the kernel refuses a program that is on its tracepoint still."""
         for probe in self._attached.pop(name, ()):
             self.module.detach(probe)
+
+    def watch(self, tgid: int, gil: tuple[int, int] | None, off: Collection[str]) -> None:
+        """Begins to count for a process, or tells anew where its interpreter keeps the GIL and which sets leave it alone.
+        Raises BpfError (too many)."""
+        self.waits.watch(tgid)
+        self.watched.watch(tgid, gil, off)
+
+    def forget(self, tgid: int) -> None:
+        """Ends to count for a process."""
+        self.watched.forget(tgid)
+        self.waits.forget(tgid)
 
     def read_block_io(self) -> tuple[BlockIo, ...]:
         """What block devices completed. Raises BpfError."""

@@ -98,7 +98,7 @@ class Watcher:
         now_s = self._clock()
         period_s, self._charged_s = now_s - self._charged_s, now_s
         hits: dict[tuple[str, str], int] = defaultdict(int)
-        by_process = self._host.waits.hits() if self._host.waits is not None else {}
+        by_process = self._host.watched.hits()
         for tgid, process in self._processes.items():
             for name, count in by_process.get(tgid, {}).items():
                 hits[process.target.engine, name] += count
@@ -145,7 +145,8 @@ class Watcher:
 
     def _read(self) -> Report:
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        uses = self._host.waits.read(now_ns, self._host.on) if self._host.waits is not None else {}
+        uses = self._host.waits.read(now_ns, self._host.on)
+        faults = self._host.watched.major_faults() if "faults" in self._host.on else {}
         cuda = self._uprobes.read_cuda(now_ns)
         gc = self._uprobes.read_gc()
         lost: Counter[str] = Counter()
@@ -154,7 +155,7 @@ class Watcher:
         return Report(
             period_s=0.0,
             processes=tuple(
-                _report(process.target, uses.get(tgid), cuda.get(tgid), gc.get(tgid))
+                _report(process.target, uses.get(tgid), faults.get(tgid), cuda.get(tgid), gc.get(tgid))
                 for tgid, process in self._processes.items()
                 if process.here
             ),
@@ -175,8 +176,7 @@ class Watcher:
         process.here = False
         self._windows.forget(tgid)
         self._uprobes.forget(tgid)
-        if self._host.waits is not None:
-            self._host.waits.forget(tgid)
+        self._host.forget(tgid)
 
     def _look(self) -> None:
         """At processes that are due: do they live, what have they loaded since, what can be attached now."""
@@ -209,13 +209,11 @@ class Watcher:
 
     def _watch_waits(self, tgid: int, process: _Process) -> None:
         held = {name: reason for name in (*_WAIT_SETS, *_CUDA_SETS) if (reason := self._held(process, name))}
-        gil, refused = None, ""
-        if self._host.waits is not None:
-            gil = gil_range(tgid, cache=self._uprobes.elfs)
-            try:
-                self._host.waits.watch(tgid, gil, held)
-            except BpfError as error:  # more processes than the map holds
-                refused = str(error)
+        gil, refused = gil_range(tgid, cache=self._uprobes.elfs), ""
+        try:
+            self._host.watch(tgid, gil, held)
+        except BpfError as error:  # more processes than the map holds
+            refused = str(error)
         for name in _WAIT_SETS:
             reason = held.get(name) or self._host.reason(name) or refused
             no_gil = name == "locks" and gil is None and not reason
@@ -256,7 +254,7 @@ def start_ticks(tgid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def _report(
-    target: Target, use: HostUse | None, cuda: messages.Cuda | None, gc: messages.Histogram | None
+    target: Target, use: HostUse | None, faults: int | None, cuda: messages.Cuda | None, gc: messages.Histogram | None
 ) -> messages.ProcessReport:
     waits = use.waits if use is not None else messages.Waits()
     if cuda is not None and cuda.syncs:
@@ -272,7 +270,7 @@ def _report(
         locks=use.locks,
         run_queue=use.run_queue,
         off_cpu=use.off_cpu,
-        major_faults=use.major_faults,
+        major_faults=faults,
         cuda=cuda,
         gc=gc,
     )

@@ -11,18 +11,13 @@ from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds, Seen
 from aie_ebpf.messages import Histogram, Lock, Waits
 from aie_ebpf.readers.histograms import FIELDS, gained
 
-SETS: Final = ("locks", "sched", "faults", "cuda_memory", "cuda_sync", "cuda_copy", "cuda_launch", "gc")
-"""In the order of `enum set` in programs/watched.h."""
-
 # Rows of locks in a report: those that took the most time. The sums have all of them.
 _ROWS: Final = 20
 _NS: Final = 1e9
 
-_BEFORE_HITS: Final = 3  # gil_start, gil_end, off
-_WATCHED_FIELDS: Final = _BEFORE_HITS + len(SETS) + 1  # hits, major_faults
-_WATCHED: Final = f"{_WATCHED_FIELDS}Q"
 _TIMES_AFTER: Final = 5  # sleep, disk, page_fault, sync_run_queue, sync_off
 _TIMES: Final = f"{2 * FIELDS + _TIMES_AFTER}Q"
+_NO_TIMES: Final = (0,) * (2 * FIELDS + _TIMES_AFTER)
 
 
 class HostUse(NamedTuple):
@@ -33,7 +28,6 @@ class HostUse(NamedTuple):
     locks: tuple[Lock, ...]
     run_queue: Histogram | None
     off_cpu: Histogram | None
-    major_faults: int
     sync_run_queue_s: float
     sync_off_s: float
 
@@ -65,72 +59,39 @@ _UseAt = Callable[[tuple[int, int], bool], _Use]
 class WaitsReader:
     """Reads the module that is made of locks, sched and faults. Counts each second of a wait when it passes, not when it ends."""
 
-    def __init__(self, module: Module) -> None:
-        """Raises BpfError."""
-        self._watched = module.table("watched", "I", _WATCHED)
-        self._times = module.table("times", "I", _TIMES)
-        self._locks = module.table("locks", "QII", "5Q")
-        self._waiting = module.table("futex_waiting", "I", "3Q2I")
+    def __init__(self, module: Module, loaded: Collection[str]) -> None:
+        """`loaded` are the sets that the module has. Raises BpfError."""
+        self._times = module.table("times", "I", _TIMES) if "sched" in loaded else None
+        self._locks = module.table("locks", "QII", "5Q") if "locks" in loaded else None
+        self._waiting = module.table("futex_waiting", "I", "3Q2I") if "locks" in loaded else None
         self._kinds = LockKinds()
         self._read_ns = 0
         self._ongoing: dict[int, _Ongoing] = {}
-        self._watched_now: set[int] = set()
-        self._last_hits: dict[int, tuple[int, ...]] = {}
-        self._last_faults: dict[int, int] = {}
         self._last_times: dict[int, tuple[int, ...]] = {}
 
-    def watch(self, tgid: int, gil: tuple[int, int] | None, off: Collection[str]) -> None:
-        """Begins to count for a process, or tells anew where its interpreter keeps the GIL and which sets are to leave it alone.
-        Raises BpfError (too many)."""
-        head = (*(gil or (0, 0)), sum(1 << SETS.index(name) for name in off))
-        known = self._watched.get(tgid)
-        if known is None:
-            times = (0,) * (2 * FIELDS + _TIMES_AFTER)
-            self._times.put((tgid,), times)
-            self._last_times[tgid] = times
-            known = (0,) * _WATCHED_FIELDS
-        if known[:_BEFORE_HITS] != head or tgid not in self._watched_now:
-            # Hits of this very moment are overwritten: a few, when a process is new or has changed.
-            self._watched.put((tgid,), (*head, *known[_BEFORE_HITS:]))
-            self._watched_now.add(tgid)
+    def watch(self, tgid: int) -> None:
+        """Makes room for a process. Raises BpfError (too many)."""
+        if tgid not in self._last_times:
+            if self._times is not None:
+                self._times.put((tgid,), _NO_TIMES)
+            self._last_times[tgid] = _NO_TIMES
 
     def forget(self, tgid: int) -> None:
         """Ends to count for a process."""
-        self._watched.delete(tgid)
-        self._times.delete(tgid)
-        self._watched_now.discard(tgid)
-        self._last_hits.pop(tgid, None)
-        self._last_faults.pop(tgid, None)
+        if self._times is not None:
+            self._times.delete(tgid)
         self._last_times.pop(tgid, None)
         self._kinds.forget(tgid)
-
-    def hits(self) -> dict[int, dict[str, int]]:
-        """How often programs ran for each process since the last call, by set. Raises BpfError."""
-        found = {}
-        for (tgid,), value in self._watched.items():
-            now = value[_BEFORE_HITS : _BEFORE_HITS + len(SETS)]
-            before = self._last_hits.get(tgid, (0,) * len(SETS))
-            self._last_hits[tgid] = now
-            found[tgid] = {name: after - earlier for name, after, earlier in zip(SETS, now, before, strict=True) if after > earlier}
-        return found
 
     def read(self, now_ns: int, on: frozenset[str]) -> dict[int, HostUse]:
         """The increases of every watched process. `now_ns` is the monotonic clock; `on` are the sets that are attached: of the
         others nothing is said. Raises BpfError."""
         locks = self._lock_uses(now_ns) if "locks" in on else {}
-        watched = {key[0]: value for key, value in self._watched.items()}
-        times = {key[0]: value for key, value in self._times.items()}
-        return {
-            tgid: self._use(tgid, watched[tgid], times[tgid], locks.get(tgid, {}), on)
-            for tgid in self._watched_now
-            if tgid in watched and tgid in times
-        }
+        times = {key[0]: value for key, value in self._times.items()} if self._times is not None else {}
+        return {tgid: self._use(tgid, times.get(tgid, _NO_TIMES), locks.get(tgid, {}), on) for tgid in self._last_times}
 
-    def _use(
-        self, tgid: int, watched: tuple[int, ...], times: tuple[int, ...], uses: dict[int, _Use], on: frozenset[str]
-    ) -> HostUse:
-        before = self._last_times.get(tgid, times)
-        self._last_times[tgid] = times
+    def _use(self, tgid: int, times: tuple[int, ...], uses: dict[int, _Use], on: frozenset[str]) -> HostUse:
+        before, self._last_times[tgid] = self._last_times[tgid], times
         sleep, disk, fault, sync_queue, sync_off = (
             (after - earlier) / _NS for after, earlier in zip(times[2 * FIELDS :], before[2 * FIELDS :], strict=True)
         )
@@ -140,7 +101,6 @@ class WaitsReader:
         waited: dict[str, float] = defaultdict(float)
         for row in rows:
             waited[row.kind] += row.wait_s
-        faults_before, self._last_faults[tgid] = self._last_faults.get(tgid, 0), watched[-1]
         return HostUse(
             waits=Waits(
                 run_queue=(run_queue.total if run_queue else 0.0) if scheduled else None,
@@ -154,7 +114,6 @@ class WaitsReader:
             locks=tuple(sorted(rows, key=lambda row: -row.wait_s)[:_ROWS]),
             run_queue=run_queue,
             off_cpu=gained(times[FIELDS : 2 * FIELDS], before[FIELDS : 2 * FIELDS]),
-            major_faults=watched[-1] - faults_before,
             sync_run_queue_s=sync_queue,
             sync_off_s=sync_off,
         )
@@ -178,6 +137,8 @@ class WaitsReader:
             return uses[tgid].setdefault(place, _Use(is_gil))
 
         # The waits that go on are read before those that ended: what ends in between is counted at the next reading.
+        assert self._waiting is not None
+        assert self._locks is not None
         ongoing = {key[0]: value for key, value in self._waiting.items()}
         period_s, self._read_ns = (now_ns - self._read_ns) / _NS if self._read_ns else 0.0, now_ns
         for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, held_ns) in self._locks.drain():

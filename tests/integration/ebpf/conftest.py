@@ -41,6 +41,7 @@ class Observed(NamedTuple):
     """What probes saw of a program between its start and its end, and what it says itself."""
 
     uses: list[HostUse]
+    major_faults: int
     says: dict[str, Any]
     seconds: float
     tgid: int
@@ -55,13 +56,12 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
     """Runs one of the programs and reads the probes every 0.2 s while it does."""
 
     def run(name: str, *arguments: str, python: str = sys.executable) -> Observed:
-        assert host.waits is not None
         command = [python, str(PROGRAMS), name, *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
             assert program.stdin is not None
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
-            host.waits.watch(program.pid, gil_range(program.pid), ())
+            host.watch(program.pid, gil_range(program.pid), ())
             host.waits.read(_now_ns(), host.on)
             began_s = time.monotonic()
             program.stdin.write("\n")
@@ -75,9 +75,10 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
                     says = program.stdout.readline()
             uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
             seconds = time.monotonic() - began_s
-            host.waits.forget(program.pid)
+            faults = host.watched.major_faults()[program.pid]
+            host.forget(program.pid)
             program.stdin.close()
-        return Observed(uses, json.loads(says), seconds, program.pid)
+        return Observed(uses, faults, json.loads(says), seconds, program.pid)
 
     return run
 

@@ -233,3 +233,27 @@ def _programs() -> set[int]:
     while libbcc.bpf_prog_get_next_id(current, ctypes.byref(current)) == 0:
         found.add(current.value)
     return found
+
+
+def test_sets_that_are_left_out_take_no_others_with_them(tmp_path: Path) -> None:
+    """Without locks and scheduling the garbage collector is still counted, and waits are not known rather than none."""
+    code = "import gc, sys\nprint('ready', flush=True)\nwhile True: gc.collect()"
+    with (
+        running_child("--period", "0.3", "--without", "locks,sched", log=tmp_path / "stderr") as child,
+        subprocess.Popen(["/usr/bin/python3", "-c", code], stdout=subprocess.PIPE, text=True) as python,
+    ):
+        try:
+            assert python.stdout is not None
+            python.stdout.readline()
+            child.watch(python.pid)
+            child.until(lambda message: isinstance(message, Report) and bool(message.coverage))
+            child.tell(OpenWindow(set="gc", engine="under-test", seconds=1))
+            seen = child.until(lambda message: isinstance(message, Report) and any(each.gc for each in message.processes))
+            closed = child.until(lambda message: isinstance(message, WindowClosed))
+        finally:
+            python.kill()
+    assert isinstance(seen, Report)
+    assert seen.processes[0].waits.lock is None
+    assert seen.processes[0].waits.run_queue is None
+    assert isinstance(closed, WindowClosed)
+    assert closed.hits > 0

@@ -13,7 +13,7 @@ import pytest
 from aie_ebpf.door import PROGRAMS, Bcc, Module, Probe
 from aie_ebpf.messages import Histogram
 from aie_ebpf.readers.gc import GcReader
-from aie_ebpf.readers.waits import SETS
+from aie_ebpf.readers.watched import SETS
 from aie_ebpf.targets import AttachPoint
 from aie_ebpf.usdt import gc_points
 
