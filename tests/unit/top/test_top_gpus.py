@@ -211,6 +211,25 @@ def test_sixteen_gpus_in_five_lines_are_summed_up() -> None:
     assert "LOST" in "".join(one.plain() for one in lines[2:])
 
 
+def test_those_that_do_not_answer_are_counted_by_why_with_the_mark_that_it_has() -> None:
+    rows = (*(gpus.lost(at, reason="released", xids={}) for at in range(3)), gpus.lost(3), gpus.lost(4, reason="hung"), gpus.gpu(5))
+    lines = gpu_lines(frame_of(*rows), View(), Place(120, 8))
+    assert [(span.text.strip(), span.tone) for span in lines[1].spans[1:4]] == [
+        ("✖ 1 lost", "bad"),
+        ("✖ 1 hung", "bad"),
+        ("· 3 given back", "info"),
+    ]
+    marks = {line.plain()[1]: line.spans[2] for line in lines[2:-1]}
+    assert (marks["0"].text, marks["0"].tone) == (" · GIVEN BACK ", "info")
+    assert (marks["3"].text, marks["3"].tone) == (" ✖ LOST ", "bad")
+
+
+def test_gpus_that_were_given_back_bring_no_red() -> None:
+    lines = gpu_lines(frame_of(*(gpus.lost(at, reason="released", xids={}) for at in range(8))), View(), Place(120, 10))
+    assert not [span for line in lines for span in line.spans if span.tone in ("bad", "warn") or "✖" in span.text]
+    assert "· GIVEN BACK" in page(gpus.lost(0, reason="released", xids={}))
+
+
 def test_the_sum_is_of_those_that_answer() -> None:
     rows = (gpus.gpu(0, power_watts=100.0), gpus.gpu(1, power_watts=200.0), gpus.lost(2), gpus.unknown(3))
     summary = gpu_lines(frame_of(*rows), View(), Place(120, 6))[1].plain()

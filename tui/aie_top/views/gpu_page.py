@@ -71,7 +71,10 @@ def gpu_processes_page(frame: Frame, width: int) -> list[Line]:
 
 def _about(row: GpuRow) -> Iterable[tuple[str, str | None]]:
     gpu = row.gpu
-    down = " ".join(filter(None, ("✖", gpu_words.not_up(gpu.reason).short, when(row.found[0], row.time_s) if row.found else "")))
+    word = gpu_words.not_up(gpu.reason)
+    down = " ".join(
+        filter(None, (MARKS[word.severity or "info"][0], word.short, when(row.found[0], row.time_s) if row.found else ""))
+    )
     state = "up" if gpu.up else down
     yield "state", state if row.stale_s is None else f"stale: last seen {fmt.age(row.stale_s)} ago ({state})"
     yield "host", row.host

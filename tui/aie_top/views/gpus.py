@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from aie_telemetry.api import Gpu
 from aie_top import format as fmt
 from aie_top import gpu_words
 from aie_top.columns.gpu_processes import process_columns
@@ -13,6 +15,7 @@ from aie_top.gpu_state import badness, is_wrong, when
 from aie_top.rows import Frame, GpuProcessRow, GpuRow, View
 from aie_top.table import body, choose, header
 from aie_top.text import Line, Span, crop, line
+from aie_top.views.problems import MARKS
 from aie_top.views.tables import Place, rows_by_line, table_lines
 
 # From so many on, a line for all of them says more than the eye can add up.
@@ -76,13 +79,14 @@ def process_rows_by_line(frame: Frame, place: Place) -> list[int | None]:
 def _not_up(row: GpuRow, width: int, *, selected: bool) -> Line:
     """No number of it is known, so its line has room to say why."""
     word = gpu_words.not_up(row.gpu.reason)
+    mark, tone = MARKS[word.severity or "info"]
     xids = ", ".join(gpu_words.xid(number).short for number in sorted(row.gpu.xids))
     since = when(row.found[0], row.time_s) if row.found else ""
     known = ", ".join(filter(None, (since, xids)))
     parts = (
         Span("▸" if selected else " ", "accent"),
         Span(short_name(row.gpu, width), "strong"),
-        Span(f" ✖ {word.short} ", "bad"),
+        Span(f" {mark} {word.short} ", tone),
         Span(f"{known}: {word.words}" if known else word.words),
     )
     return Line(parts, "cursor" if selected else "")
@@ -94,7 +98,6 @@ def _summary(rows: Sequence[GpuRow], width: int) -> Line:
     simulated = sum(gpu.simulated for gpu in gpus)
     short = width < _WORDS_FROM
     label = (" (sim)" if short else " (simulated)") if simulated == len(gpus) else ""
-    lost = sum(not gpu.up for gpu in gpus)
     troubled = sum(any(map(is_wrong, row.found)) for row in rows if row.gpu.up)
     up = [gpu for gpu in gpus if gpu.up]
     busy = [gpu.utilization_ratio for gpu in up if gpu.utilization_ratio is not None]
@@ -112,7 +115,18 @@ def _summary(rows: Sequence[GpuRow], width: int) -> Line:
         f"{'max' if short else 'hottest'} {fmt.celsius(max(heat))}" if heat else "",
     )
     spans = [Span(f" all {len(gpus)}{label}", "strong")]
-    spans += [Span(f"  ✖ {lost} lost", "bad")] if lost else []
+    spans += _counts_of_not_up(gpus)
     spans += [Span(f"  ▲ {troubled}{'' if short else ' in trouble'}", "warn")] if troubled else []
     spans += [Span(f"  {fact}", "normal") for fact in facts if fact]
     return line(*spans)
+
+
+def _counts_of_not_up(gpus: Sequence[Gpu]) -> list[Span]:
+    """How many do not answer, by why, the worst first: what was given back on request is no trouble."""
+    words = Counter(gpu_words.not_up(gpu.reason)._replace(words="") for gpu in gpus if not gpu.up)
+    severities = list(MARKS)
+    spans = []
+    for word, count in sorted(words.items(), key=lambda item: severities.index(item[0].severity or "info")):
+        mark, tone = MARKS[word.severity or "info"]
+        spans.append(Span(f"  {mark} {count} {word.short.lower()}", tone))
+    return spans
