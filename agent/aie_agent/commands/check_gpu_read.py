@@ -15,6 +15,7 @@ from aie_agent.sources.nvml.devices import Identity, identify
 from aie_agent.sources.nvml.door import Absent, Device, Door
 from aie_agent.sources.nvml.facts import GpuFacts, Pair, cuda_version, read_facts, read_pairs
 from aie_agent.sources.nvml.lanes import Job, Lanes
+from aie_agent.sources.nvml.mig import MigReader
 from aie_agent.sources.nvml.processes import Context, ProcessReader
 from aie_agent.sources.nvml.session import Session
 
@@ -39,6 +40,7 @@ class Asked:
     refused: str | None = None
     hung_s: float | None = None
     reader: ProcessReader | None = None
+    mig: MigReader | None = None
 
 
 class GpuHost:
@@ -104,13 +106,20 @@ class GpuHost:
         asked.identity = identity
         asked.facts = read_facts(door, asked.device, identity)
         asked.reader = ProcessReader(door, asked.device, self._exists)
+        asked.mig = MigReader(door, asked.device, self._exists)
         _ask_contexts(asked)
 
 
 def _ask_contexts(asked: Asked) -> None:
+    """Where the GPU as a whole tells of none, its MIG instances are asked: it tells only who has the privilege."""
     assert asked.reader is not None
-    contexts = asked.reader.read(None, time.time())
-    asked.contexts = [] if isinstance(contexts, Absent) else contexts
+    assert asked.mig is not None
+    wall_s = time.time()
+    found = asked.reader.read(None, wall_s)
+    asked.contexts = [] if isinstance(found, Absent) else found
+    if not asked.contexts:
+        asked.mig.find()
+        asked.contexts = asked.mig.contexts(None, wall_s) or []
 
 
 def _ask_pairs(door: Door, asked: Asked, whole: Sequence[Asked]) -> None:

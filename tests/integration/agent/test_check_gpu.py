@@ -222,3 +222,14 @@ def test_where_processes_are_hidden_nothing_is_claimed_of_them(here: simulate.Co
     rows = {row.what: row for row in check_gpus(GpuSection(), second_look_s=0.0, procfs=Procfs(tree.root))}
     assert (rows["process 4000000"].visible, rows["process 4000000"].ok) == (False, True)
     assert "hidepid" in rows["process 4000000"].found
+
+
+def test_processes_of_mig_are_found_where_the_gpu_as_a_whole_tells_of_none(here: simulate.Controller) -> None:
+    """As it is for a user without the privilege."""
+    here.set_mig(0, [simulate.MigInstance("1g.10gb", number, 9728 * simulate.MIB, 16) for number in (7, 8)])
+    here.set_processes(
+        0, [simulate.Process(4_000_000 + number, 1 << 30, gpu_instance=number, compute_instance=0) for number in (7, 8)]
+    )
+    here.set(0, mig_hides_processes=1)
+    rows = {row.what: row for row in check_gpus(GpuSection(), second_look_s=0.0)}
+    assert [what for what in rows if what.startswith("process 4")] == ["process 4000007", "process 4000008"]
