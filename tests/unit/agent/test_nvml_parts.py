@@ -54,6 +54,8 @@ def test_numbers_are_left_alone(value: float) -> None:
         (32, units.STATE, None),
         (True, units.FLAG, 1.0),
         (2, units.FLAG, None),
+        (2**50 + 1, units.BYTES, 2.0**50 + 1),  # NVLink 5 at full speed, after ten minutes
+        (2**60, units.BYTES, 2.0**60),
     ],
 )
 def test_units(value: float, unit: units.Unit, expected: float | None) -> None:
@@ -169,6 +171,34 @@ def test_who_does_not_say_who_it_is_is_who_was_there() -> None:
     assert shown(Roster().update([Entry(0, None, "lost")])) == [(0, "", "lost")]
 
 
+def test_a_board_that_is_put_in_for_another_is_not_one_more() -> None:
+    roster = Roster()
+    roster.update([Entry(0, identity("a"), None), Entry(1, identity("b"), None)])
+    assert shown(roster.update([Entry(0, identity("b"), None)])) == [(0, "GPU-b", None), (1, "GPU-a", "lost")]
+    assert shown(roster.update([Entry(0, identity("b"), None), Entry(1, identity("c"), None)])) == [
+        (0, "GPU-b", None),
+        (1, "GPU-c", None),
+    ]
+    assert roster.expected == 2
+    assert shown(roster.update([Entry(0, identity("c"), None)])) == [(0, "GPU-c", None), (1, "GPU-b", "lost")]
+    assert roster.expected == 2
+
+
+def test_of_two_that_are_lost_the_one_whose_place_was_filled_is_forgotten() -> None:
+    roster = Roster()
+    roster.update([Entry(number, identity(letter), None) for number, letter in enumerate("abc")])
+    in_place_of_b = identity("b")._replace(uuid="GPU-d")
+    found = roster.update([Entry(0, identity("c"), None), Entry(1, in_place_of_b, None)])
+    assert shown(found) == [(0, "GPU-c", None), (1, "GPU-d", None), (2, "GPU-a", "lost")]
+
+
+def test_a_board_that_is_added_is_one_more() -> None:
+    roster = Roster()
+    roster.update([Entry(0, identity("a"), None)])
+    roster.update([Entry(0, identity("a"), None), Entry(1, identity("b"), None)])
+    assert roster.expected == 2
+
+
 def test_what_the_configuration_expects_is_expected() -> None:
     roster = Roster(expected=8)
     roster.update([Entry(0, identity("a"), None)])
@@ -212,6 +242,13 @@ def test_a_rate_needs_two_answers_and_no_fall() -> None:
     row = next(row for row in ROWS if row.per_second)
     assert take(Meter(row, "0"), 1000, 3000, 1000, 2000) == [FIRST, 2000.0, FIRST, 1000.0]
     assert take(Meter(row, "0"), 1000, 3000, step_s=0.05) == [FIRST, FIRST]
+
+
+def test_a_rate_that_no_link_has_is_none() -> None:
+    row = next(row for row in ROWS if row.per_second)
+    assert row.unit.per_second == 2.0**44
+    assert take(Meter(row, "0"), 0, 2**44, 2**46, 2**46 + 500) == [FIRST, 2.0**44, IMPLAUSIBLE, 500.0], "it goes on from there"
+    assert take(Meter(row, "0"), 1000, 2**60, 3000, 4000) == [FIRST, IMPLAUSIBLE, FIRST, 1000.0], "garbage for a moment"
 
 
 def test_what_did_not_change_is_the_same_point() -> None:

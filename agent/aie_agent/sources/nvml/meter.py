@@ -65,4 +65,6 @@ class Meter:
         self._before = (now_s, value)
         if before is None or value < before[1]:
             return FIRST
-        return Point(self.row.metric, self.kind, self.tags, (value - before[1]) / (now_s - before[0]))
+        rate = (value - before[1]) / (now_s - before[0])
+        # The next answer is compared with this one all the same: where the counter stays up there, it goes on from there.
+        return Point(self.row.metric, self.kind, self.tags, rate) if rate <= self.row.unit.per_second else IMPLAUSIBLE

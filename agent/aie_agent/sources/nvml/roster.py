@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from aie_agent.samples import Point
@@ -30,14 +30,15 @@ class Roster:
 
     @property
     def expected(self) -> int:
-        """So many were there at once since the agent started, or should be."""
+        """So many were there at once since the agent started, or should be: a board that was put in for another is not one more."""
         return max(self._least, self._most)
 
     def update(self, present: Iterable[Entry]) -> list[Entry]:
         """All entries to show, from those that NVML has now.
 
         One that does not say who it is is the one that was at its index before, unless that is elsewhere now. One that NVML does
-        not have any more is lost, and keeps its index, or gets the next that is free when another has it now.
+        not have any more is lost, and keeps its index, or gets the next that is free when another has it now; it is forgotten when
+        as many are there as there should be, for then another was put in for it.
         """
         entries = list(present)
         named = {entry.identity.uuid for entry in entries if entry.identity is not None}
@@ -46,20 +47,34 @@ class Roster:
         for entry in entries:
             if entry.identity is not None:
                 self._known[entry.identity.uuid] = (entry.index, entry.identity)
-        shown = {entry.identity.uuid for entry in entries if entry.identity is not None}
-        taken = {entry.index for entry in entries}
-        for uuid, (index, identity) in sorted(self._known.items(), key=lambda item: item[1][0]):
-            if uuid not in shown:
-                free = index if index not in taken else next(number for number in range(len(taken) + 1) if number not in taken)
-                taken.add(free)
-                entries.append(Entry(free, identity, "lost"))
         self._most = max(self._most, len(entries))
+        taken = {entry.index for entry in entries}
+        for index, identity in self._lost([entry.identity for entry in entries if entry.identity is not None], len(entries)):
+            free = index if index not in taken else _free(taken)
+            taken.add(free)
+            entries.append(Entry(free, identity, "lost"))
         self._shown = sorted(entries, key=lambda entry: entry.index)
         return self._shown
+
+    def _lost(self, there: list[Identity], present: int) -> list[tuple[int, Identity]]:
+        """Those that NVML does not have any more, by index: no more than are missing, and first those whose place is empty."""
+        uuids, places = {identity.uuid for identity in there}, {identity.pci_bus_id for identity in there}
+        gone = sorted(
+            (known for uuid, known in self._known.items() if uuid not in uuids),
+            key=lambda known: (known[1].pci_bus_id in places, known[0]),
+        )
+        missing = max(self.expected - present, 0)
+        for _, identity in gone[missing:]:
+            del self._known[identity.uuid]
+        return sorted(gone[:missing], key=lambda known: known[0])
 
     def down(self, reason: str) -> list[Entry]:
         """All entries while NVML is closed: none is up, for this reason where it had none of its own."""
         return [replace(entry, reason=entry.reason or reason) for entry in self._shown]
+
+
+def _free(taken: Collection[int]) -> int:
+    return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
 def points(entries: Iterable[Entry], expected: int, driver: str, simulated: bool) -> list[Point]:

@@ -14,7 +14,7 @@ class Unit(NamedTuple):
     """How a number becomes the metric's base unit, and between which values (in base units) it may lie.
 
     Up to `slack` above `high` a value counts as `high`: a duty cycle of 101 % is rounding, one of 37100 % is garbage. `per_second`
-    is the fastest that a counter can rise.
+    is the fastest that a counter can rise, and the most that a rate made of one can be.
     """
 
     scale: float
@@ -31,7 +31,8 @@ MILLIJOULES: Final = Unit(1e-3, per_second=20e3)
 MEGAHERTZ: Final = Unit(1e6, 0.0, 20e9)
 CELSIUS: Final = Unit(1.0, -60.0, 300.0)
 NANOSECONDS: Final = Unit(1e-9, per_second=4.0)  # one reason may be the sum of several
-BYTES: Final = Unit(1.0, 0.0, 2.0**50, per_second=2.0**44)
+# Counters have no highest value: NVLink 5 moves a petabyte within minutes.
+BYTES: Final = Unit(1.0, per_second=2.0**44)
 KIBIBYTES: Final = Unit(1024.0, per_second=2.0**44)
 KILOBYTES_PER_SECOND: Final = Unit(1e3, 0.0, 2.0**44)
 MIBIBYTES_PER_SECOND: Final = Unit(_MIB, 0.0, 2.0**44)
