@@ -1,0 +1,85 @@
+"""The whole way: the agent's child finds the driver in a process that it is told of, attaches, and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, ToAgent, WindowClosed
+from tests.fakes.cuda_stand_in import StandIn, needs_gcc
+from tests.integration.ebpf.bpf_child import Child, running_child
+
+pytestmark = [needs_gcc, pytest.mark.usefixtures("bpf")]
+
+ENGINE = "under-test"
+PERIOD_S = 0.3
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """A child whose budget is no matter here."""
+    log = tmp_path_factory.mktemp("child") / "stderr"
+    with running_child("--period", str(PERIOD_S), "--budget", "1", log=log) as running:
+        yield running
+
+
+def process_of(message: ToAgent) -> ProcessReport | None:
+    """The one process that a report has."""
+    return message.processes[0] if isinstance(message, Report) and message.processes else None
+
+
+def until(child: Child, reached: Callable[[ProcessReport], bool]) -> ProcessReport:
+    """The process in the first report in which it is as wanted."""
+    message = child.until(lambda each: (process := process_of(each)) is not None and reached(process))
+    process = process_of(message)
+    assert process is not None
+    return process
+
+
+def coverage_of(child: Child, tgid: int) -> dict[str, Coverage]:
+    """By set, as soon as it is told of this process."""
+
+    def told(message: ToAgent) -> bool:
+        return isinstance(message, Report) and any(row.tgid == tgid for row in message.coverage or ())
+
+    message = child.until(told)
+    assert isinstance(message, Report)
+    return {row.set: row for row in message.coverage or () if row.tgid == tgid}
+
+
+def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child: Child) -> None:
+    with stand_in.start("engine") as program:
+        child.watch(program.tgid)
+        coverage = coverage_of(child, program.tgid)
+        assert {name: coverage[name].state for name in ("cuda_memory", "cuda_sync", "cuda_copy", "cuda_launch")} == {
+            "cuda_memory": "on", "cuda_sync": "on", "cuda_copy": "on", "cuda_launch": "window",
+        }  # fmt: skip
+
+        program.step()
+        loaded = until(child, lambda of: of.cuda is not None and bool(of.cuda.copies)).cuda
+        assert loaded is not None
+        assert {(row.kind, row.module, row.outstanding_bytes) for row in loaded.allocations} == {
+            ("device", "engine", 100 * MIB), ("device", "engine", 50 * MIB),
+        }  # fmt: skip
+        assert (loaded.contexts, loaded.copies[0].direction, loaded.copies[0].bytes) == (1, "htod", 100 * MIB)
+
+        child.tell(OpenWindow(set="cuda_launch", engine=ENGINE, seconds=2))
+        child.reports(2)
+        program.step()
+        launched = until(child, lambda of: of.cuda is not None and bool(of.cuda.launches)).cuda
+        assert launched is not None
+        assert launched.launches == {"cuLaunchKernel": 70, "cuGraphLaunch": 11}
+        closed = child.until(lambda message: isinstance(message, WindowClosed))
+        assert isinstance(closed, WindowClosed)
+        assert closed.hits == 81
+
+        program.step()
+        hung = until(child, lambda of: of.cuda is not None and any(each.longest_wait_s > 1 for each in of.cuda.syncs))
+        assert hung.cuda is not None
+        (sync,) = hung.cuda.syncs
+        assert (sync.call, sync.waiting) == ("cuStreamSynchronize", 1)
+        assert hung.waits.gpu_sync == pytest.approx(sync.blocked_s)
+    child.watch()
+    child.until(lambda message: isinstance(message, Report) and not message.processes)
