@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aie_agent import config as configuration
-from aie_agent.commands import check, diagnose, parse_statsd, probe, stacks
+from aie_agent.commands import baseline, check, diagnose, drift, parse_statsd, probe, stacks
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -25,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _quietly(lambda: stacks.run(arguments))
     if arguments.command == "diagnose":
         return _quietly(lambda: diagnose.run(arguments))
+    if arguments.command == "drift":
+        return _quietly(lambda: drift.run(arguments))
+    if arguments.command == "baseline":
+        return _quietly(lambda: baseline.run(arguments))
     if arguments.command == "probe":
         return _quietly(lambda: probe.run(arguments))
     try:
@@ -73,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_parser(commands)
     stacks.add_parser(commands)
     probe.add_parser(commands)
+    drift.add_parser(commands)
+    baseline.add_parser(commands)
     return parser
 
 

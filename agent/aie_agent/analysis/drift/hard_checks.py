@@ -1,0 +1,46 @@
+"""Checks of values that need no statistics: no number at all, one and the same number, numbers that the reference never had.
+
+False alarms. `nonfinite`: none, one NaN is one too many. `constant`: as many equal values in a row as independent ones would give
+once in 1e12 requests, and 100 at least; a client that asks one question again and again, alone, at temperature 0 or of a response
+cache, gives them too, and then it is true that every answer is alike. `out_of_range`: five disjoint windows in a row with ten or
+more of a hundred values outside the 1st to 99th percentile of the reference (two are expected); chance gives one such window in
+30,000, five in a row once in 1e22; where values depend on each other, more are asked for, as many as the replay of the reference
+never had.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+LEAST_EQUAL: Final = 100
+_IMPROBABLE: Final = 1e-12
+
+LEAST_OUTSIDE: Final = 10
+"""Values of a window outside the reference's 1st to 99th percentile from which on it counts."""
+
+
+def equal_in_a_row(largest_share: float) -> int | None:
+    """How many equal values in a row are too many, where the commonest value of the reference has this share of all. None where
+    nothing is too many: then the reference itself is constant."""
+    if largest_share >= 1.0:
+        return None
+    return max(LEAST_EQUAL, math.ceil(math.log(_IMPROBABLE) / math.log(largest_share)))
+
+
+class EqualValues:
+    """Counts equal values in a row."""
+
+    __slots__ = ("count", "value")
+
+    def __init__(self, value: float | None = None, count: int = 0) -> None:
+        self.value = value
+        self.count = count
+
+    def add(self, value: float) -> int:
+        """Takes a value in; how many there were in a row, this one included."""
+        if value == self.value:
+            self.count += 1
+        else:
+            self.value, self.count = value, 1
+        return self.count

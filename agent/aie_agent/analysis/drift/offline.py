@@ -1,0 +1,126 @@
+"""The verdict on a recorded stream: the same watches as live, a request a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from aie_agent.analysis.drift.reference import Reference
+from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
+from aie_agent.analysis.drift.watch import Check, StatisticWatch
+
+
+class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `check` is what
+    raised the first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
+
+    alarm: bool
+    first_alarm_request: int | None
+    check: str | None
+    windows: int
+    windows_beyond: int
+    distance_last: float | None
+    distance_largest: float | None
+    threshold: float
+    nonfinite: int
+    output_stability: float | None
+    dependence: float
+    delay_requests: dict[str, float | None]
+    untested: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What `aie-agent drift --json` prints. `first_alarm_request` counts from 1, and is the request at which the alarm began.
+    `evaluations` are the windows that were compared, of all statistics. `run_length_requests` is how many requests pass between
+    false alarms, all statistics together, at least; `run_length_days` the same at the rate that the reference was made for."""
+
+    alarm: bool
+    first_alarm_request: int | None
+    statistic: str | None
+    check: str | None
+    evaluations: int
+    run_length_requests: float
+    run_length_days: float
+    state: str
+    requests: int
+    reference_requests: int
+    reference_sha256: str
+    rule: str
+    per_statistic: dict[str, StatisticVerdict]
+    warnings: tuple[str, ...]
+
+
+RULE = f"{CONSECUTIVE} consecutive disjoint windows of {WINDOW} requests"
+
+
+@dataclass(slots=True)
+class _Alarm:
+    request: int
+    check: Check
+
+
+def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdict:
+    """The verdict on a stream that has a column for each of the reference's; others are passed over. Raises ValueError where one is
+    missing, or columns are of different lengths."""
+    columns = {column.name: column for column in reference.header.columns}
+    missing = [name for name in columns if name not in stream]
+    if missing:
+        raise ValueError(f"columns missing: {', '.join(missing)} (there are: {', '.join(stream)})")
+    lengths = {len(stream[name]) for name in columns}
+    if len(lengths) > 1:
+        raise ValueError("columns of different lengths")
+    verdicts, alarms = {}, {}
+    for name, column in columns.items():
+        verdicts[name], alarm = _judge_one(StatisticWatch(column, reference.values[name]), stream[name])
+        if alarm is not None:
+            alarms[name] = alarm
+    first = min(alarms, key=lambda name: alarms[name].request, default=None)
+    requests, header = lengths.pop(), reference.header
+    enough = requests >= WINDOW * CONSECUTIVE or first is not None
+    return Verdict(
+        alarm=first is not None,
+        first_alarm_request=None if first is None else alarms[first].request,
+        statistic=first,
+        check=None if first is None else str(alarms[first].check),
+        evaluations=sum(each.windows for each in verdicts.values()),
+        run_length_requests=header.run_length_requests,
+        run_length_days=header.run_length_requests / header.aim.requests_per_second / 86400.0,
+        state="ok" if enough else "not_enough_data",
+        requests=requests,
+        reference_requests=header.requests,
+        reference_sha256=header.sha256,
+        rule=RULE,
+        per_statistic=verdicts,
+        warnings=header.warnings,
+    )
+
+
+def _judge_one(watch: StatisticWatch, values: Sequence[float]) -> tuple[StatisticVerdict, _Alarm | None]:
+    first: _Alarm | None = None
+    largest: float | None = None
+    for request, value in enumerate(values, 1):
+        before = watch.windows
+        began = watch.take(value, float(request))
+        if began and first is None:
+            first = _Alarm(request, began[0])
+        if watch.windows > before and watch.last is not None:
+            largest = max(largest or 0.0, watch.last.distance)
+    column = watch.column
+    verdict = StatisticVerdict(
+        alarm=first is not None,
+        first_alarm_request=None if first is None else first.request,
+        check=None if first is None else str(first.check),
+        windows=watch.windows,
+        windows_beyond=watch.windows_beyond,
+        distance_last=None if watch.last is None else watch.last.distance,
+        distance_largest=largest,
+        threshold=column.threshold,
+        nonfinite=watch.nonfinite,
+        output_stability=watch.stability_ratio,
+        dependence=column.dependence,
+        delay_requests=column.delay_requests,
+        untested=column.untested,
+    )
+    return verdict, first

@@ -1,0 +1,143 @@
+"""`aie-agent drift`: whether a recorded stream of requests still looks like its reference."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from aie_agent.analysis.drift.offline import StatisticVerdict, Verdict, judge
+from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError, build, is_reference, load
+from aie_agent.commands.drift_csv import TableError, read_table
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+BAD_INPUT = 2
+
+
+def add_parser(commands: Subparsers) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser("drift", help="whether a recorded stream of requests still looks like its reference")
+    parser.add_argument(
+        "--reference", required=True, type=Path, metavar="R", help="a CSV file, or one made by `aie-agent baseline`"
+    )
+    parser.add_argument("--stream", required=True, type=Path, metavar="S.csv", help="the statistics of each request, in order")
+    parser.add_argument("--model", metavar="NAME", help="of the stream; a reference for another model is refused")
+    add_aim(parser)
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def add_aim(parser: argparse.ArgumentParser) -> None:
+    """How rare false alarms shall be, for references made from CSV."""
+    parser.add_argument(
+        "--rate", type=_positive, default=1.0, metavar="R", help="requests a second that are looked at (default: 1)"
+    )
+    parser.add_argument(
+        "--days", type=_positive, default=30.0, metavar="D", help="days between false alarms, at least (default: 30)"
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError("expected a number above 0, at most 1000000")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the verdict. Returns 0 without an alarm, 1 with one, 2 for input that cannot be used."""
+    try:
+        reference = _reference(arguments)
+        verdict = _judge(arguments, reference)
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror or error}")
+    except ValueError as error:
+        return _complain(str(error))
+    if arguments.json:
+        print(msgspec.json.encode(verdict).decode())
+    else:
+        print("\n".join(lines(verdict)))
+    return 1 if verdict.alarm else 0
+
+
+def _reference(arguments: argparse.Namespace) -> Reference:
+    """Raises OSError and ValueError with the file's name."""
+    path = arguments.reference
+    try:
+        if is_reference(path):
+            return load(path)
+        table = read_table(path)
+        about = About(model=table.model or arguments.model or "")
+        return build(table.columns, about, Aim(days=arguments.days, requests_per_second=arguments.rate))
+    except UnfitReferenceError as error:
+        raise UnfitReferenceError(f"{path}: {error}") from error
+
+
+def _judge(arguments: argparse.Namespace, reference: Reference) -> Verdict:
+    table = read_table(arguments.stream)
+    for model in (arguments.model, table.model):
+        if model and reference.model and model != reference.model:
+            raise TableError(f"{arguments.reference}: a reference for the model {reference.model!r}, the stream is of {model!r}")
+    try:
+        return judge(reference, table.columns)
+    except ValueError as error:
+        raise TableError(f"{arguments.stream}: {error}") from error
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """The verdict for people."""
+    if verdict.alarm:
+        yield f"drift: {verdict.statistic} from request {verdict.first_alarm_request} on ({_CHECKS[str(verdict.check)]})"
+    elif verdict.state == "ok":
+        yield f"no drift in {verdict.requests} requests"
+    else:
+        yield f"not enough data: {verdict.requests} requests, {verdict.rule} are needed for an alarm"
+    for name, each in verdict.per_statistic.items():
+        yield f"  {name}: {_statistic(each)}"
+    yield f"rule: {verdict.rule}; a reference of {verdict.reference_requests} requests, {verdict.reference_sha256[:12]}"
+    yield (
+        f"false alarms: one in {verdict.run_length_requests:.2g} requests at least, all statistics together"
+        f" ({verdict.run_length_days:.2g} days at the rate it was made for)"
+    )
+    for warning in verdict.warnings:
+        yield f"warning: {warning}"
+
+
+_CHECKS: dict[str, str] = {
+    "ks": "five windows in a row are further from the reference than chance allows",
+    "out_of_range": "five windows in a row hold too many values that the reference hardly had",
+    "constant": "one value again and again",
+    "stability": "its values scatter far less than the reference's",
+    "nonfinite": "no number: NaN or infinite",
+}
+
+
+def _statistic(each: StatisticVerdict) -> str:
+    if each.untested:
+        said = f"not compared: {each.untested}"
+    elif each.distance_largest is None:
+        said = "no window is complete"
+    else:
+        said = (
+            f"{each.windows_beyond} of {each.windows} windows beyond {each.threshold:.3f}, the largest {each.distance_largest:.3f}"
+        )
+    if each.alarm:
+        said += f"; alarm at request {each.first_alarm_request} ({each.check})"
+    if each.output_stability is not None:
+        said += f"; scatters {each.output_stability:.2f} times as much as the reference"
+    if each.delay_requests:
+        said += "; a shift is found on average after " + ", ".join(
+            f"{'a million or more' if delay is None else f'{delay:.0f}'} (+{shift} sd)"
+            for shift, delay in each.delay_requests.items()
+        )
+    return said
+
+
+def _complain(text: str) -> int:
+    print(f"aie-agent drift: {text}", file=sys.stderr)
+    return BAD_INPUT
