@@ -1,0 +1,1 @@
+"""Causes that lie in the host: its CPUs, its memory, its disks."""

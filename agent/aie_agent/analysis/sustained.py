@@ -1,0 +1,48 @@
+"""Whether something holds, and since when: what every cause that looks at a rate or a level asks.
+
+A look at one number is cheap and nearly always ends it; only where the number is bad is the series walked back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aie_agent.analysis.lock_contention import Episode, episode
+from aie_agent.analysis.window import rate
+from aie_agent.series import Series
+
+
+def live(all_series: Iterable[Series], now_s: float) -> list[Series]:
+    """Those whose last value still counts at `now_s`."""
+    return [series for series in all_series if series.valid_until_s >= now_s]
+
+
+def rising(all_series: Iterable[Series], begins: float, window_s: float, now_s: float) -> Episode | None:
+    """Whether the first current one of these counters rose by at least `begins` a second over `window_s`, in most of its steps
+    too, and since then never by less than half of that. Before the counter is `window_s` old nothing is said."""
+    current = live(all_series, now_s)
+    if not current:
+        return None
+    now = rate(current[:1], now_s - window_s, now_s)
+    return episode(current[0], begins, begins / 2, window_s) if now is not None and now >= begins / 4 else None
+
+
+def level_since(series: Series, is_bad: Callable[[float], bool], for_s: float, now_s: float) -> float | None:
+    """Since when a gauge is bad without a break, where that is at least `for_s`; None else, and where its values lie further apart
+    than half of `for_s`: then nobody knows what it was between them."""
+    if series.valid_until_s < now_s or not is_bad(series.value):
+        return None
+    since_s, after_s = now_s, now_s
+    for time_s, value in reversed(list(series.ring.since(0.0))):
+        if not is_bad(value) or after_s - time_s > for_s / 2:
+            break
+        since_s = after_s = time_s
+    return since_s if now_s - since_s >= for_s else None
+
+
+def mean_of(all_series: Iterable[Series], start_s: float, now_s: float, least: int) -> float | None:
+    """The mean of a gauge's readings from `start_s` to `now_s`; None with fewer than `least` of them."""
+    values: Sequence[float] = [
+        value for series in live(all_series, now_s) for time_s, value in series.ring.since(start_s) if time_s >= start_s
+    ]
+    return sum(values) / len(values) if len(values) >= least else None

@@ -1,0 +1,235 @@
+"""Causes in the host: each found within 10 s, silent on the nearest healthy case, and on what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from fakes.cause_world import CauseWorld, Rows
+
+from aie_agent.analysis.findings import View
+from aie_agent.analysis.host_causes.cpu import cpu_starved, cpu_steal, cpu_throttled
+from aie_agent.analysis.host_causes.disk import disk_stall, disk_stall_of_host
+from aie_agent.analysis.host_causes.memory import host_memory_low, page_faults, swapping
+from aie_agent.samples import Batch, HistogramPoint
+from aie_telemetry.api import Finding
+from aie_telemetry.catalogue import CATALOGUE
+
+ENGINE = "engine=e"
+RUNNING = f"aie_engine_requests_running {ENGINE}"
+QUEUE = f"aie_process_run_queue_seconds_total {ENGINE}"
+CPU = f"aie_process_cpu_seconds_total {ENGINE} mode=user"
+FAULTS = f"aie_process_major_faults_total {ENGINE}"
+FAULT_WAIT = f"aie_process_wait_seconds_total {ENGINE} reason=page_fault"
+DISK_WAIT = f"aie_process_wait_seconds_total {ENGINE} reason=disk"
+STEAL = "aie_host_cpu_seconds_total mode=steal"
+SWAP_IN = "aie_host_swap_in_pages_total"
+AVAILABLE = "aie_host_memory_available_bytes"
+TOTAL = "aie_host_memory_total_bytes"
+IO_FULL = "aie_host_pressure_seconds_total kind=full resource=io"
+MEMORY_FULL = "aie_host_pressure_seconds_total kind=full resource=memory"
+GIB = float(1 << 30)
+
+
+def of_engine(cause: Callable[[View, str, float], Finding | None]) -> Callable[[View, float], list[Finding]]:
+    return lambda view, now_s: [found] if (found := cause(view, "e", now_s)) else []
+
+
+class Case(NamedTuple):
+    """What is wrong, what is the nearest to it that is not, and the series without which nothing is known."""
+
+    cause: Callable[[View, float], list[Finding]]
+    wrong: Rows
+    healthy: list[Rows]
+    needed: tuple[str, ...]
+
+
+def quota(periods: float, throttled: float) -> Rows:
+    return {
+        f"aie_process_cgroup_periods_total {ENGINE}": periods,
+        f"aie_process_cgroup_throttled_periods_total {ENGINE}": throttled,
+        f"aie_process_cgroup_throttled_seconds_total {ENGINE}": throttled * 0.05,
+    }
+
+
+def bursts(height: float, every: int = 5) -> Callable[[int], float]:
+    return lambda second: height * every if second % every == 0 else 0.0
+
+
+CASES = {
+    "cpu_starved": Case(
+        of_engine(cpu_starved),
+        {QUEUE: 1.5, CPU: 0.5},
+        [
+            {QUEUE: 0.1, CPU: 0.5},
+            {QUEUE: 0.45, CPU: 0.5},  # few threads wait
+            {QUEUE: 2.0, CPU: 30.0},  # many threads, nearly always served
+            {QUEUE: bursts(1.0), CPU: 0.5},  # a burst now and then
+        ],
+        ("aie_process_run_queue_seconds_total", "aie_process_cpu_seconds_total"),
+    ),
+    "cpu_throttled": Case(
+        of_engine(cpu_throttled),
+        quota(10.0, 5.0),
+        [quota(10.0, 1.0), quota(10.0, 0.0), {**quota(10.0, 0.0), **{row: bursts(3.0) for row in list(quota(0, 0))[1:2]}}],
+        ("aie_process_cgroup_periods_total", "aie_process_cgroup_throttled_periods_total"),
+    ),
+    "cpu_steal": Case(
+        cpu_steal,
+        {STEAL: 0.6, "aie_host_cpus": 4.0},
+        [{STEAL: 0.1, "aie_host_cpus": 4.0}, {STEAL: 0.3, "aie_host_cpus": 4.0}, {STEAL: bursts(0.6, 10), "aie_host_cpus": 4.0}],
+        ("aie_host_cpu_seconds_total", "aie_host_cpus"),
+    ),
+    "page_faults": Case(
+        of_engine(page_faults),
+        {FAULTS: 300.0, RUNNING: 2.0},
+        [
+            {FAULTS: 20.0, RUNNING: 2.0},
+            {FAULTS: 3000.0, RUNNING: 0.0},  # it loads
+            {FAULTS: bursts(300.0), RUNNING: 2.0},
+            {FAULTS: 300.0, RUNNING: 2.0, FAULT_WAIT: 0.01},  # a disk that is fast enough
+        ],
+        ("aie_process_major_faults_total", "aie_engine_requests_running"),
+    ),
+    "swapping": Case(
+        swapping,
+        {SWAP_IN: 500.0},
+        [{SWAP_IN: 40.0}, {SWAP_IN: 0.0, "aie_host_swap_out_pages_total": 5000.0}, {SWAP_IN: bursts(400.0)}],
+        ("aie_host_swap_in_pages_total",),
+    ),
+    "disk_stall": Case(
+        of_engine(disk_stall),
+        {DISK_WAIT: 0.5, RUNNING: 1.0},
+        [
+            {DISK_WAIT: 0.05, RUNNING: 1.0},
+            {DISK_WAIT: 0.9, RUNNING: 0.0},  # it loads
+            {DISK_WAIT: 0.01, RUNNING: 1.0, IO_FULL: 0.9},  # somebody else's backup
+        ],
+        ("aie_process_wait_seconds_total", "aie_engine_requests_running"),
+    ),
+    "disk_stall_of_host": Case(
+        disk_stall_of_host,
+        {IO_FULL: 0.6, RUNNING: 1.0},
+        [{IO_FULL: 0.1, RUNNING: 1.0}, {IO_FULL: 0.6, RUNNING: 0.0}, {IO_FULL: 0.6, RUNNING: 1.0, DISK_WAIT: 0.0}],
+        ("aie_host_pressure_seconds_total", "aie_engine_requests_running"),
+    ),
+    "host_memory_low": Case(
+        host_memory_low,
+        {AVAILABLE: 2 * GIB, TOTAL: 64 * GIB},
+        [
+            {AVAILABLE: 6 * GIB, TOTAL: 64 * GIB},
+            {AVAILABLE: lambda second: (2 if second % 4 else 10) * GIB, TOTAL: 64 * GIB},
+            {AVAILABLE: 6 * GIB, TOTAL: 64 * GIB, MEMORY_FULL: 0.01},
+        ],
+        ("aie_host_memory_available_bytes", "aie_host_memory_total_bytes"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_found_within_ten_seconds_of_what_is_healthy(name: str) -> None:
+    case = CASES[name]
+    world = CauseWorld()
+    world.live(40, case.healthy[0])
+    assert world.subjects(case.cause) == []
+    for _ in range(12):
+        world.live(1, case.wrong)
+        if found := world.subjects(case.cause):
+            break
+    (finding,) = found
+    assert world.now_s - 10_040.0 <= 11.0
+    assert finding.cause == name.removesuffix("_of_host")
+    assert finding.subject == ("e" if finding.summary.startswith("engine e") else "host")
+    assert all("limit" in each.text and each.metric in CATALOGUE for each in finding.evidence[:1])
+    assert finding.advice.endswith(".")
+    assert finding.runbook == f"docs/runbooks/{finding.cause}.md"
+    since_s = finding.since_s
+    world.live(20, case.wrong)
+    assert [each.since_s for each in world.subjects(case.cause)] == [since_s], "since when does not move"
+    world.live(20, case.healthy[0])
+    assert world.subjects(case.cause) == [], "it goes when it is over"
+
+
+@pytest.mark.parametrize(("name", "at"), [(name, at) for name, case in CASES.items() for at in range(len(case.healthy))])
+def test_silent_on_what_is_healthy(name: str, at: int) -> None:
+    world = CauseWorld()
+    for _ in range(80):
+        world.live(1, {row: (each(int(world.now_s)) if callable(each) else each) for row, each in CASES[name].healthy[at].items()})
+        assert world.subjects(CASES[name].cause) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_silent_where_it_is_not_known(name: str) -> None:
+    case = CASES[name]
+    for missing in case.needed:
+        world = CauseWorld()
+        world.live(30, case.wrong, without=[missing])
+        assert world.subjects(case.cause) == []
+    world = CauseWorld()
+    world.live(30, case.wrong)
+    world.now_s += 60.0
+    assert world.subjects(case.cause) == [], "what was a minute ago"
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.cause not in (cpu_steal, swapping)])
+def test_an_engine_that_is_down_waits_for_nothing(name: str) -> None:
+    world = CauseWorld(state="down")
+    world.live(30, CASES[name].wrong)
+    assert [each for each in world.subjects(CASES[name].cause) if each.subject == "e"] == []
+
+
+def test_who_takes_the_cpus_decides_what_to_do() -> None:
+    crowded = {QUEUE: 3.0, CPU: 1.9, "aie_host_cpu_seconds_total mode=user": 2.0, "aie_host_cpus": 2.0}
+    world = CauseWorld()
+    world.live(20, crowded)
+    own = world.engine(cpu_starved)
+    assert own is not None
+    assert "OMP_NUM_THREADS" in own.advice
+    assert own.evidence[-1].text == "everything else on the host used 0.10 of its 2 CPUs"
+    world.live(20, {**crowded, CPU: 0.4})
+    pushed = world.engine(cpu_starved)
+    assert pushed is not None
+    assert "move it away" in pushed.advice
+
+
+def test_faults_whose_cost_is_not_seen_say_so() -> None:
+    world = CauseWorld()
+    world.live(20, CASES["page_faults"].wrong)
+    finding = world.engine(page_faults)
+    assert finding is not None
+    assert "no probe sees page faults" in finding.not_visible[0]
+    world.live(20, {**CASES["page_faults"].wrong, FAULT_WAIT: 0.6, "aie_process_swap_bytes engine=e": 3 * GIB})
+    finding = world.engine(page_faults)
+    assert finding is not None
+    assert finding.not_visible == ()
+    assert [each.text for each in finding.evidence[1:]] == [
+        "its threads waited for them 0.60 s a second in total (limit 0.1)", "3072 MiB of it are in swap",
+    ]  # fmt: skip
+
+
+def test_memory_that_is_nearly_gone_is_critical() -> None:
+    world = CauseWorld()
+    world.live(10, {AVAILABLE: GIB, TOTAL: 64 * GIB})
+    assert [each.severity for each in world.subjects(host_memory_low)] == ["critical"]
+    world = CauseWorld()
+    world.live(20, {AVAILABLE: 10 * GIB, TOTAL: 64 * GIB, MEMORY_FULL: 0.4})
+    (stalled,) = world.subjects(host_memory_low)
+    assert (stalled.severity, len(stalled.evidence)) == ("critical", 1)
+
+
+def test_the_slow_disk_is_named() -> None:
+    world = CauseWorld()
+    bounds = CATALOGUE["aie_host_block_io_seconds"].buckets
+    counts = [0.0] * (len(bounds) + 1)
+    for second in range(20):
+        world.live(1, CASES["disk_stall"].wrong)
+        for device, at in (("sda", 20), ("nvme0n1", 7)):
+            tags = (("device", device), ("op", "write"))
+            per_bucket = [*counts]
+            per_bucket[at] = 100.0 * (second + 1)
+            point = HistogramPoint("aie_host_block_io_seconds", tags, bounds, tuple(per_bucket), 1.0, delta=False)
+            world.store.apply(Batch("bpf", world.now_s, histograms=[point]))
+    finding = world.engine(disk_stall)
+    assert finding is not None
+    assert [each.text.split(" took")[0] for each in finding.evidence[1:]] == ["one of 100 requests to sda"]
