@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.links import Link, card_lanes, inactive_problem, slot_lanes, slot_problem, width_problem
+from aie_agent.analysis.links import Link, Linked, card_lanes, has_built_in_links, inactive_problem, slot_problem, width_problem
 from aie_agent.sources.cuda_runtime import CudaLibraries
 from aie_agent.sources.memory_channels import Channels
 from aie_agent.sources.nvml.facts import LEVELS, GpuFacts, Pair
+from aie_agent.sources.nvml.slots import Slot
 from aie_telemetry.clock_events import CLOCK_EVENTS
 from aie_telemetry.xids import BY_NUMBER, describe
 
@@ -26,10 +27,10 @@ class Check(NamedTuple):
     remedy: str = ""
 
 
-def check_gpu(gpu: GpuFacts, numa_nodes: int) -> list[Check]:
-    """Everything about one GPU. What is not told is left out."""
-    found = (check(gpu) for check in _GPU_CHECKS)
-    return [each for each in (*found, _numa(gpu, numa_nodes)) if each is not None]
+def check_gpu(gpu: GpuFacts, numa_nodes: int, others: Sequence[GpuFacts] = ()) -> list[Check]:
+    """Everything about one GPU. What is not told is left out. `others` are the other GPUs of the host."""
+    link, slot, *rest = (check(gpu) for check in _GPU_CHECKS)
+    return [each for each in (link, slot, _nvlink(gpu, others), *rest, _numa(gpu, numa_nodes)) if each is not None]
 
 
 def _link(gpu: GpuFacts) -> Check | None:
@@ -49,7 +50,7 @@ def _link(gpu: GpuFacts) -> Check | None:
 
 
 def _link_of(gpu: GpuFacts) -> Link:
-    slot = gpu.slot
+    slot = _judged(gpu)
     return Link(
         width=gpu.width,
         width_max=card_lanes(gpu.width_max, slot.card_width if slot else None),
@@ -58,35 +59,56 @@ def _link_of(gpu: GpuFacts) -> Link:
     )
 
 
+def _judged(gpu: GpuFacts) -> Slot | None:
+    return None if gpu.slot is None else gpu.slot.judged(gpu.width, gpu.generation)
+
+
 def _slot(gpu: GpuFacts) -> Check | None:
-    slot = gpu.slot
-    if slot is None or gpu.unified_memory or (slot.port_generation is None and slot.port_width is None):
+    slot, known = gpu.slot, _judged(gpu)
+    if slot is None or known is None or gpu.unified_memory:
+        return None
+    if not known.is_virtual and slot.port_generation is None and slot.port_width is None:
         return None
     text = f"card generation {_or_unknown(slot.card_generation)} x{_or_unknown(slot.card_width)}"
     text += f", slot generation {_or_unknown(slot.port_generation)} x{_or_unknown(slot.port_width)}"
-    link = _link_of(gpu)
-    is_slower = slot.port_generation is not None and slot.port_generation < (gpu.generation or 0)
-    if is_slower or (slot.port_width is not None and slot_lanes(link) is None):
+    if known.is_virtual:
         return Check("slot", True, f"{text}: the slot is a hypervisor's, and says nothing")
-    wrong = [slot_problem(link) or ""]
+    wrong = [slot_problem(_link_of(gpu)) or ""]
     if slot.port_generation is not None and slot.port_generation < (slot.card_generation or 0):
         wrong.append("the slot is older than the card, or limited in the BIOS: copies to the GPU are slower")
     remedy = "; ".join(filter(None, wrong))
     return Check("slot", not remedy, text, remedy)
 
 
-def _nvlink(gpu: GpuFacts) -> Check | None:
+def _nvlink(gpu: GpuFacts, others: Sequence[GpuFacts]) -> Check | None:
     links = gpu.nvlinks
     if links is None:
         return None
-    problem = inactive_problem(links.active, links.inactive)
+    peers = [other.nvlinks.active for other in others if other.name == gpu.name and other.nvlinks is not None]
+    problem = inactive_problem(
+        Linked(
+            active=links.active,
+            inactive=links.inactive,
+            name=gpu.name,
+            best_of_peers=max(peers, default=None),
+            is_only_gpu=not others,
+            is_divided=bool(gpu.mig),
+        )
+    )
     text = f"{links.active} of {links.active + links.inactive} links active"
-    if not links.active:
-        text += ": no bridge"
+    if not links.active and problem is None:
+        text += f": {_no_links(gpu)}"
     if links.errors:
         errors = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in links.errors.items())
         text += f"; errors since the driver was loaded: {errors} (the agent judges whether they rise)"
     return Check("NVLink", problem is None, text, problem or "")
+
+
+def _no_links(gpu: GpuFacts) -> str:
+    """Why it is normal that none is active."""
+    if not has_built_in_links(gpu.name):
+        return "no bridge"
+    return "MIG divides it" if gpu.mig else "it is the only GPU here"
 
 
 def _persistence(gpu: GpuFacts) -> Check | None:
@@ -169,7 +191,6 @@ def _numa(gpu: GpuFacts, numa_nodes: int) -> Check | None:
 _GPU_CHECKS: Final[tuple[Callable[[GpuFacts], Check | None], ...]] = (
     _link,
     _slot,
-    _nvlink,
     _clocks,
     _power,
     _memory_errors,

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -140,6 +141,42 @@ def test_no_new_samples_is_no_use_and_never_flickers(gpus: simulate.Controller) 
     gpus.set_processes(0, [Process(10, GIB, sm_percent=0, memory_percent=0)])
     assert read(processes, now_s + 4)[0].sm_ratio == 0.0
     assert door.errors() == {}, "that is no error"
+
+
+class Refusing:
+    """The binding, whose utilisation call has grown too much between its two steps for some calls to come."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(pynvml, name)
+        return self._ask if name == "nvmlDeviceGetProcessesUtilizationInfo" else value
+
+    def __dir__(self) -> list[str]:
+        return dir(pynvml)
+
+    def _ask(self, *arguments: Any) -> Any:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        return pynvml.nvmlDeviceGetProcessesUtilizationInfo(*arguments)
+
+
+def test_utilisation_of_more_processes_than_there_was_room_for_is_asked_again(gpus: simulate.Controller) -> None:
+    gpus.set_processes(0, [Process(10, GIB, sm_percent=42), Process(20, GIB, sm_percent=0, memory_percent=0)])
+    binding = Refusing()
+    door = Door(binding)
+    processes = ProcessReader(door, Device(0, pynvml.nvmlDeviceGetHandleByIndex(0)), lambda _: True)
+    now_s = time.time()
+    binding.refusals = 1
+    assert {each.pid: each.sm_ratio for each in read(processes, now_s)} == {10: 0.42, 20: None}
+    binding.refusals = 2
+    held = {each.pid: each.sm_ratio for each in read(processes, now_s + 1)}
+    assert held == {10: 0.42, 20: None}, "the last sample holds, and of who has none nothing is known"
+    assert binding.refusals == 0
+    assert read(processes, now_s + 1)[1].sm_ratio == 0.0
+    assert door.errors() == {}
 
 
 def test_garbage_is_dropped(gpus: simulate.Controller) -> None:

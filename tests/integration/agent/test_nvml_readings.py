@@ -257,6 +257,34 @@ async def test_links_of_the_fifth_generation_are_summed(tmp_path: Path) -> None:
         assert new.calls("nvmlDeviceGetNvLinkErrorCounter") == 18 * 3, "asked once a kind that is not counted by packets"
 
 
+async def test_links_that_are_not_counted_at_first_are_asked_for_again(tmp_path: Path) -> None:
+    """A moment's error at the start is no GPU without links."""
+    with host.simulated(tmp_path / "b200", 1, "B200") as new:
+        host.quiet(new, 1)
+        new.fail_field(91, pynvml.NVML_ERROR_TIMEOUT)
+        at = host.source()
+        for _ in range(4):
+            found = await host.look(at)
+            assert not any(key[0].startswith("aie_gpu_nvlink") for key in found)
+        new.fail_field(91, 0)
+        found = await host.until(at, lambda found: ("aie_gpu_nvlink_bytes_total", "tx", "0") in found)
+        found = await host.until(at, lambda found: ("aie_gpu_nvlink_errors_total", "0", "symbol") in found)
+        assert found["aie_gpu_nvlink_links", "0", "active"] == 18
+        await at.close()
+
+
+async def test_a_gpu_that_says_it_has_no_links_is_not_asked_for_them_again(tmp_path: Path) -> None:
+    with host.simulated(tmp_path / "b200", 1, "B200") as new:
+        host.quiet(new, 1)
+        new.fail_field(91, pynvml.NVML_ERROR_NOT_SUPPORTED)
+        at = host.source()
+        await host.look(at)
+        new.fail_field(91, 0)
+        for _ in range(4):
+            assert not any(key[0].startswith("aie_gpu_nvlink") for key in await host.look(at))
+        await at.close()
+
+
 async def test_a_link_that_does_not_answer_makes_no_sum_fall(tmp_path: Path) -> None:
     with host.simulated(tmp_path / "b200", 1, "B200") as new:
         with new.edit() as config:

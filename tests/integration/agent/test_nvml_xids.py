@@ -249,6 +249,24 @@ def test_a_handle_that_is_gone_is_never_registered_again(
     xids.close()
 
 
+def test_an_event_that_came_before_the_waiter_ended_is_told(
+    gpus: simulate.Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, and shown: an XID is often what makes a session end."""
+    door, devices = opened()
+    names = {bus: str(device.index) for bus, device in devices.items()}
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    until(lambda: "nvml_events" not in xids.problems)
+    gpus.push_xid(1, 48)
+    until(lambda: xids._events is not None and xids._events._came)
+    assert xids.unwatch()
+    collection = xids.collect(names)
+    assert [(event.details["gpu"], event.details["xid"]) for event in collection.events] == [("1", 48.0)]
+    assert xids_of(xids, names) == {("1", "48"): 1.0}
+    xids.close()
+
+
 def test_a_waiter_that_hangs_is_left_alone_and_nvml_with_it(gpus: simulate.Controller, tmp_path: Path) -> None:
     door, devices = opened()
     xids = Xids(kernel_log=KernelLog(tmp_path / "none"))

@@ -57,6 +57,9 @@ WELL = GpuFacts(
         replace(WELL, clock_events=("sw_power_cap",)),  # at work at its limit: what it was bought for
         replace(WELL, width=1, generation=1, unified_memory=True),
         replace(WELL, slot=Slot(5, 16, 1, 1)),  # a virtual machine's port
+        replace(WELL, slot=Slot(5, 16, None, None, is_virtual=True)),
+        replace(WELL, slot=Slot(5, 16, None, None, is_virtual=True), generation=1),  # at rest
+        replace(WELL, slot=Slot(5, 16, 1, 1), generation=1),
         replace(WELL, slot=Slot(5, 8, 5, 16), width=8, width_max=8),  # a narrow card in a wide slot
         replace(WELL, slot=Slot(5, 8, 5, 8), width=8, width_max=8),  # a bifurcated slot, which has all that the card has
         replace(WELL, clock_events=("app_clocks",), app_clock_mhz=1200, app_clock_default_mhz=1980),  # as somebody wants it

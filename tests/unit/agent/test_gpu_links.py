@@ -24,7 +24,7 @@ from aie_agent.analysis.links import (
 )
 from aie_agent.outputs.gpus import gpus
 from aie_agent.samples import Batch, Point
-from aie_agent.sources.nvml.slots import Slot, capped, generation, lanes, read_slot
+from aie_agent.sources.nvml.slots import Slot, capped, generation, judged, lanes, read_slot
 from aie_agent.store import Store
 from aie_telemetry.api import GpuFault
 from aie_telemetry.catalogue import CATALOGUE
@@ -202,8 +202,8 @@ def test_widths_as_the_kernel_writes_them() -> None:
     assert [lanes(text) for text in ("16\n", "8", "0", "255", "", "x")] == [16, 8, None, None, None, None]
 
 
-def sysfs(root: Path, card: tuple[str, str], port: tuple[str, str]) -> Path:
-    """A card below a port, as /sys/devices has them, and the links of /sys/bus/pci/devices."""
+def sysfs(root: Path, card: tuple[str, str], port: tuple[str, str], vendor: str = "0x8086\n") -> Path:
+    """A card below a port of this vendor, as /sys/devices has them, and the links of /sys/bus/pci/devices."""
     devices = root / "bus"
     devices.mkdir()
     upstream = root / "devices/pci0000:00/0000:00:01.0"
@@ -212,6 +212,7 @@ def sysfs(root: Path, card: tuple[str, str], port: tuple[str, str]) -> Path:
     for directory, (speed, width) in ((upstream, port), (place, card)):
         (directory / "max_link_speed").write_text(speed)
         (directory / "max_link_width").write_text(width)
+    (upstream / "vendor").write_text(vendor)
     (devices / "0000:3b:00.0").symlink_to(place)
     return devices
 
@@ -220,6 +221,53 @@ def test_the_slot_is_the_port_above(tmp_path: Path) -> None:
     root = sysfs(tmp_path, ("32.0 GT/s PCIe\n", "16\n"), ("16.0 GT/s PCIe\n", "8\n"))
     assert read_slot("0000:3b:00", root) == Slot(5, 16, 4, 8)
     assert read_slot("0000:99:00", root) is None
+
+
+@pytest.mark.parametrize(
+    ("port", "vendor"),
+    [
+        (("16.0 GT/s PCIe", "32"), "0x8086\n"),  # no board has such a slot
+        (("32.0 GT/s PCIe", "16"), "0x1b36\n"),
+        (("2.5 GT/s PCIe", "1"), "0x1b36\n"),
+        (("8.0 GT/s PCIe", "16"), "0x1af4\n"),
+        (("5.0 GT/s PCIe", "32"), "0x15ad\n"),
+    ],
+)
+def test_what_a_hypervisors_port_claims_is_not_believed(tmp_path: Path, port: tuple[str, str], vendor: str) -> None:
+    """Also while the link idles, when it does no more than the port claims."""
+    slot = read_slot("0000:3b:00", sysfs(tmp_path, ("32.0 GT/s PCIe", "16"), port, vendor))
+    assert slot == Slot(5, 16, None, None, is_virtual=True)
+    points = [gauge("aie_gpu_pcie_link_generation", 1.0), gauge("aie_gpu_pcie_link_generation_max", 5.0)]
+    assert capped(points, slot) == points
+
+
+def test_a_port_that_was_proved_wrong_is_not_believed_when_the_link_idles_again() -> None:
+    """Else the highest generation would go up and down with the load."""
+    slot, most = Slot(5, 16, 1, 16), []
+    for now in (1.0, 5.0, 1.0, 5.0, 1.0):
+        points = [gauge("aie_gpu_pcie_link_generation", now), gauge("aie_gpu_pcie_link_generation_max", 5.0)]
+        slot = judged(slot, points)
+        most += [point.value for point in capped(points, slot) if point.name == "aie_gpu_pcie_link_generation_max"]
+    assert most == [1.0, 5.0, 5.0, 5.0, 5.0]
+    assert slot.is_virtual
+
+
+def test_a_port_with_fewer_lanes_than_the_link_is_not_believed_in_its_generation() -> None:
+    points = [
+        gauge("aie_gpu_pcie_link_generation", 1.0),
+        gauge("aie_gpu_pcie_link_generation_max", 5.0),
+        gauge("aie_gpu_pcie_link_width", 16.0),
+    ]
+    assert capped(points, Slot(5, 16, 1, 1)) == points
+
+
+@given(
+    st.sampled_from([None, 1, 2, 3, 4, 5]), st.sampled_from([None, 1, 4, 8, 16]), st.integers(1, 5), st.sampled_from([1, 4, 8, 16])
+)
+def test_a_real_port_is_believed_whatever_the_link_does(port: int | None, lanes_: int | None, generation_: int, width: int) -> None:
+    """The null: a link does no more than its port."""
+    slot = Slot(5, 16, port, lanes_)
+    assert slot.judged(min(width, lanes_ or 16), min(generation_, port or 5)) is slot
 
 
 def test_a_card_on_a_root_bus_has_no_port(tmp_path: Path) -> None:

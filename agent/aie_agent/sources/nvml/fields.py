@@ -74,12 +74,14 @@ def _value(kind: int, bits: int) -> float | int | Absent:
 
 
 class RowFields:
-    """Reads the rows of the table that are field values. Of one that is counted on each of so many NVLinks it gives the sum."""
+    """Reads the rows of the table that are field values. Of one that is counted on each of so many NVLinks it gives the sum, and
+    where it is not known how many there are (`Absent`) that."""
 
-    def __init__(self, door: Door, device: Device, rows: Sequence[Row], links: int) -> None:
+    def __init__(self, door: Door, device: Device, rows: Sequence[Row], links: int | Absent) -> None:
         self._device = device
         self._rows = tuple(rows)
-        self._links = links
+        self._unknown = links if isinstance(links, Absent) else None
+        links = self._links = 0 if isinstance(links, Absent) else links
         plain = [(row.args[0], row.args[1]) for row in rows if not row.each_link]
         of_links = [(row.args[0], link) for row in rows if row.each_link for link in range(links)]
         wide_fields = {row.args[0] for row in rows if row.unit is units.BYTES}
@@ -101,6 +103,8 @@ class RowFields:
 
     def _sum(self, row: Row, answers: Sequence[Answer]) -> Answer:
         """A link that does not answer now stands where it stood: without it the sum would fall."""
+        if self._unknown is not None:
+            return self._unknown
         plain = [number(answer) if not isinstance(answer, Absent) else answer for answer in answers]
         for link, value in enumerate(plain):
             if not isinstance(value, Absent):

@@ -17,8 +17,10 @@ from aie_agent.sources.nvml.units import Unit
 
 # Two samples that are closer than this may be the same one.
 MIN_INTERVAL_S: Final = 0.1
-# Over a longer time the counters behind them may have wrapped, and it would be no reading of now.
+# Over a longer time the counters behind them may have wrapped, and it would be no reading of now. Where GPUs are read more rarely,
+# one reading may be missed.
 MAX_INTERVAL_S: Final = 30.0
+_MAX_PERIODS: Final = 2.5
 # So many readings in a row without a number, and it is had in another way, where there is one, until GPM tells it again.
 _PATIENCE: Final = 3
 
@@ -65,9 +67,12 @@ def support(door: Door, device: Device) -> bool | None:
 
 
 class GpmReader:
-    """The samples of one GPU, or of one GPU instance of it, and the numbers between them."""
+    """The samples of one GPU, or of one GPU instance of it, and the numbers between them. `period_s` is how often they are read."""
 
-    def __init__(self, door: Door, device: Device, rows: Sequence[GpmRow], gpu_instance: int | None = None) -> None:
+    def __init__(
+        self, door: Door, device: Device, rows: Sequence[GpmRow], gpu_instance: int | None = None, period_s: float = 1.0
+    ) -> None:
+        self._longest_s = max(MAX_INTERVAL_S, _MAX_PERIODS * period_s)
         self._door = door
         self._device = device
         self._rows = tuple(rows)
@@ -95,7 +100,7 @@ class GpmReader:
         self._previous_s = now_s
         older, newer = self._samples
         self._samples.reverse()
-        if previous_s is None or now_s - previous_s > MAX_INTERVAL_S:
+        if previous_s is None or now_s - previous_s > self._longest_s:
             return None
         return self._between(older, newer)
 

@@ -11,22 +11,24 @@ from aie_agent.sources.nvml import gpm
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.devices import Identity, identify
 from aie_agent.sources.nvml.door import IMPLAUSIBLE, NOT_SUPPORTED, Absent, Device, Door, down_reason
-from aie_agent.sources.nvml.fields import FieldReader, RowFields
+from aie_agent.sources.nvml.fields import RowFields
 from aie_agent.sources.nvml.memory import Memory, is_integrated, read_memory
 from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.mig import MigReader
+from aie_agent.sources.nvml.nvlinks import link_count
 from aie_agent.sources.nvml.plan import Number, Part, Plan, Query, plan
 from aie_agent.sources.nvml.processes import Context, ProcessReader
 from aie_agent.sources.nvml.rows import ROWS, Pace
-from aie_agent.sources.nvml.slots import Slot, capped, read_slot
+from aie_agent.sources.nvml.slots import Slot, capped, judged, read_slot
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
 _HANDLE: Final = "nvmlDeviceGetHandleByIndex"
-_LINK_COUNT_FIELD: Final = (91, 0)
 # So often in a row what failed among the slow rows is asked again at the next cycle.
 _RETRIES: Final = 2
-# Of the calls on a thread of their own, which come every two seconds.
+# Of the calls on a thread of their own, which come every two seconds, or where GPUs are read more rarely at each look.
 _APART_VALID_S: Final = 6.0
+_APART_VALID_PERIODS: Final = 2.0
+_LINKS_NOT_ASKED: Final = Absent("not_asked")
 # A way that turns out not to be supported has a next best: so many ways are tried at the first cycle.
 _WAYS: Final = 3
 
@@ -45,11 +47,12 @@ class Reading(NamedTuple):
 
 class Options(NamedTuple):
     """What a reader needs from outside: the host's memory, for GPUs that have none of their own; `exists` of `ProcessReader`; and
-    whether GPM is wanted."""
+    whether GPM is wanted. `period_s` is how often a GPU is read."""
 
     host_memory: Callable[[], Memory | None]
     exists: Callable[[int], bool] | None = None
     gpm: bool = True
+    period_s: float = 1.0
 
 
 class GpuReader:
@@ -72,7 +75,7 @@ class GpuReader:
         self._gpu = str(index)
         self._plan: Plan = {}
         self._planned_for: tuple[int, frozenset[int]] | None = None
-        self._links = 0
+        self._links: int | Absent = _LINKS_NOT_ASKED
         self._gpm: gpm.GpmReader | None = None
         self._has_gpm: bool | None = None
         self._gpm_outputs: list[tuple[Number, Tags]] = []
@@ -88,7 +91,11 @@ class GpuReader:
         points, reason = self._read(slow)
         contexts = None if reason else self._contexts()
         now_s = time.monotonic()
-        points = [] if reason else capped(points, self._slot)
+        if reason:
+            points = []
+        elif self._slot is not None:
+            self._slot = judged(self._slot, points)
+            points = capped(points, self._slot)
         self.reading = Reading(points, reason, now_s, now_s - began_s, contexts, self._used_bytes)
 
     def read_apart(self) -> None:
@@ -100,7 +107,7 @@ class GpuReader:
     def apart(self) -> list[Point]:
         """What the calls brought that are made on a thread of their own, unless that was too long ago."""
         at_s, points = self._apart
-        return points if time.monotonic() - at_s < _APART_VALID_S else []
+        return points if time.monotonic() - at_s < max(_APART_VALID_S, _APART_VALID_PERIODS * self._options.period_s) else []
 
     def has_apart(self) -> bool:
         """Whether there are such calls."""
@@ -156,11 +163,10 @@ class GpuReader:
         return None
 
     def _prepare(self, device: Device) -> None:
-        links = FieldReader(self._door, device, [_LINK_COUNT_FIELD]).read()[0]
-        self._links = links if isinstance(links, int) else 0
+        self._links = link_count(self._door, device)
         self._gpm = None
         self._has_gpm = None if self._options.gpm else False
-        self.mig = MigReader(self._door, device, self._options.exists)
+        self.mig = MigReader(self._door, device, self._options.exists, self._options.period_s)
         self._look_for_gpm(device)
         self._gpm_outputs = [((row.metric, row.labels), _tags(row.metric, self._gpu, row.labels)) for row in gpm.GPU_ROWS]
         self._processes = ProcessReader(self._door, device, self._options.exists)
@@ -170,7 +176,7 @@ class GpuReader:
         if self._has_gpm is None:
             self._has_gpm = gpm.support(self._door, device)
             if self._has_gpm and self.mig is not None:
-                self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS)
+                self._gpm = gpm.GpmReader(self._door, device, gpm.GPU_ROWS, period_s=self._options.period_s)
                 self.mig.has_gpm = True
                 self._planned_for = None
 
@@ -222,9 +228,12 @@ class GpuReader:
         return points
 
     def _look_again(self) -> None:
-        """For what changes now and then: MIG, and with it what the GPU supports."""
+        """For what changes now and then: MIG, and with it what the GPU supports. And for what it has not told yet."""
         assert self.device is not None
         self._look_for_gpm(self.device)
+        if isinstance(self._links, Absent):
+            self._links = link_count(self._door, self.device)
+            self._planned_for = None
         if self.mig is not None and self.mig.find():
             self.device.unsupported.clear()
             self._planned_for = None
@@ -255,6 +264,8 @@ class GpuReader:
     def _ask(self, query: Query) -> Any:
         if not query.each_link:
             return self._door.query(query.call, self.device, *query.args)
+        if isinstance(self._links, Absent):
+            return self._links
         answers = [self._door.query(query.call, self.device, link, *query.args) for link in range(self._links)]
         found = [answer for answer in answers if not isinstance(answer, Absent)]
         if found:

@@ -53,9 +53,11 @@ def _instance(door: Door, device: Device) -> Instance | None:
 
 
 class MigReader:
-    """The instances of one GPU: looked for anew by `find`, read by `points`. `exists` is that of `ProcessReader`."""
+    """The instances of one GPU: looked for anew by `find`, read by `points` every `period_s`. `exists` is that of
+    `ProcessReader`."""
 
-    def __init__(self, door: Door, parent: Device, exists: Callable[[int], bool] | None = None) -> None:
+    def __init__(self, door: Door, parent: Device, exists: Callable[[int], bool] | None = None, period_s: float = 1.0) -> None:
+        self._period_s = period_s
         self._door = door
         self._parent = parent
         self.has_gpm = False
@@ -76,7 +78,7 @@ class MigReader:
             del self._processes[name]
         if self.has_gpm:
             for new in present - self._gpm.keys():
-                self._gpm[new] = gpm.GpmReader(self._door, self._parent, gpm.MIG_ROWS, new)
+                self._gpm[new] = gpm.GpmReader(self._door, self._parent, gpm.MIG_ROWS, new, self._period_s)
         return before is not None and self._mode is not None and before is not self._mode
 
     def points(self) -> Iterable[Point]:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.door import Absent, Device, Door, number
-from aie_agent.sources.nvml.fields import FieldReader
-from aie_agent.sources.nvml.rows import FIELDS, ROWS
+from aie_agent.sources.nvml.fields import FieldReader, RowFields
+from aie_agent.sources.nvml.rows import FIELDS, ROWS, Row
 
-LINK_COUNT_FIELD: Final = (91, 0)
+_LINK_COUNT_FIELD: Final = (91, 0)
 _MAX_LINKS: Final = 64
 _SWITCH: Final = 2  # nvmlIntNvLinkDeviceType_t
-# Fields that count the errors of all links at once, by the kind of error.
-_ERROR_FIELDS: Final = {
-    row.labels[0]: (row.args[0], row.args[1])
-    for row in ROWS
-    if row.metric == "aie_gpu_nvlink_errors_total" and row.call == FIELDS and row.args[1] == 0
-}
+_ERROR_ROWS: Final = tuple(row for row in ROWS if row.metric == "aie_gpu_nvlink_errors_total")
+_FIELD_ROWS: Final = tuple(row for row in _ERROR_ROWS if row.call == FIELDS)
+_CALL_ROWS: Final = tuple(row for row in _ERROR_ROWS if row.call != FIELDS)
 
 
 class NvLinks(NamedTuple):
@@ -33,10 +30,19 @@ class NvLinks(NamedTuple):
     errors: Mapping[str, int]
 
 
+def link_count(door: Door, device: Device) -> int | Absent:
+    """How many NVLinks the GPU has: 0 where it does not know of any, `Absent` where it does not say now."""
+    count = FieldReader(door, device, [_LINK_COUNT_FIELD]).read()[0]
+    plain = count if isinstance(count, Absent) else number(count)
+    if isinstance(plain, Absent):
+        return 0 if plain.is_for_good else plain
+    return min(int(plain), _MAX_LINKS)
+
+
 def read_nvlinks(door: Door, device: Device) -> NvLinks | None:
     """Asks for each link. None where the GPU has none, or does not tell."""
-    count = FieldReader(door, device, [LINK_COUNT_FIELD]).read()[0]
-    links = min(int(count), _MAX_LINKS) if not isinstance(count, Absent) else 0
+    count = link_count(door, device)
+    links = 0 if isinstance(count, Absent) else count
     states = {link: _plain(door.query("nvmlDeviceGetNvLinkState", device, link)) for link in range(links)}
     active = [link for link, state in states.items() if state == 1]
     inactive = sum(state == 0 for state in states.values())
@@ -52,7 +58,7 @@ def read_nvlinks(door: Door, device: Device) -> NvLinks | None:
         bus = None if isinstance(remote, Absent) else bus_id(str(remote.busId))
         if bus is not None:
             to[bus] += 1
-    return NvLinks(len(active), inactive, to, to_switch, _errors(door, device))
+    return NvLinks(len(active), inactive, to, to_switch, _errors(door, device, links))
 
 
 def joining(one: NvLinks | None, other: NvLinks | None, other_bus: str | None) -> int | None:
@@ -64,12 +70,33 @@ def joining(one: NvLinks | None, other: NvLinks | None, other_bus: str | None) -
     return direct or min(one.to_switch, other.to_switch)
 
 
-def _errors(door: Door, device: Device) -> dict[str, int]:
-    counts = FieldReader(door, device, list(_ERROR_FIELDS.values())).read()
-    told = ((kind, _plain(count)) for kind, count in zip(_ERROR_FIELDS, counts, strict=True))
-    return {kind: count for kind, count in told if count}
+def _errors(door: Door, device: Device, links: int) -> dict[str, int]:
+    """By the rows that the source reads, of each kind by the first way that answers: which there are hangs on the links' generation
+    and on the driver."""
+    found: dict[str, int] = {}
+    answers = RowFields(door, device, _FIELD_ROWS, links).read()
+    told = [(row.labels[0], _plain(answer)) for row, answer in zip(_FIELD_ROWS, answers, strict=True)]
+    told += [(row.labels[0], _over_links(door, device, row, links)) for row in _missing(told)]
+    for kind, count in told:
+        if count is not None:
+            found.setdefault(kind, count)
+    return {kind: count for kind, count in found.items() if count}
+
+
+def _missing(told: Sequence[tuple[str, int | None]]) -> list[Row]:
+    """The calls of old for what no field tells."""
+    kinds = {kind for kind, count in told if count is not None}
+    return [row for row in _CALL_ROWS if row.labels[0] not in kinds]
+
+
+def _over_links(door: Door, device: Device, row: Row, links: int) -> int | None:
+    counts = [_plain(door.query(row.call, device, link, *row.args)) for link in range(links)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _plain(value: object) -> int | None:
+    if value is None or isinstance(value, Absent):
+        return None
     found = number(value)
     return None if isinstance(found, Absent) else int(found)

@@ -200,21 +200,25 @@ class _Utilization:
         """The SM ratio of these processes; what is not known is left out.
 
         One that was listed before and has no sample did nothing: 0. The last sample holds for 2 s, so that a look between two
-        samples shows no gap.
+        samples, or one that the driver refuses, shows no gap.
         """
         now_us = int(wall_s * 1e6)
         self._since_us = max(self._since_us, now_us - _HOLD_US) if self._since_us <= now_us + _AHEAD_US else now_us - _HOLD_US
         before, self._listed = self._listed, pids
-        if not pids or not self._ask(now_us):
+        if not pids:
             return {}
+        is_told = self._ask(now_us)
         self._latest = {pid: sample for pid, sample in self._latest.items() if pid in pids and sample[0] >= now_us - _HOLD_US}
-        ratios = dict.fromkeys(pids & before, 0.0)
+        ratios = dict.fromkeys(pids & before, 0.0) if is_told else {}
         return ratios | {pid: ratio for pid, (_, ratio) in self._latest.items()}
 
     def _ask(self, now_us: int) -> bool:
         """Takes new samples. False when it cannot be told what the processes do."""
         while self._ways:
             answer = self._door.query(self._ways[0], self._device, self._since_us)
+            if isinstance(answer, Absent) and answer.reason == "insufficient_size":
+                # Processes came between the binding's two calls, the first of which asks how many there are.
+                answer = self._door.query(self._ways[0], self._device, self._since_us)
             if isinstance(answer, Absent) and answer.is_for_good:
                 del self._ways[0]
                 continue

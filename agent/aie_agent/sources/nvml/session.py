@@ -45,6 +45,7 @@ class Session:
         load: Callable[[], Any] | None = None,
         exists: Callable[[], Callable[[int], bool] | None] = lambda: None,
         gpm: bool = True,
+        period_s: float = 1.0,
     ) -> None:
         self.door: Door | None = None
         self.gpus: list[GpuReader] = []
@@ -54,7 +55,7 @@ class Session:
         self.error: str | None = None
         """Why the last `open` failed."""
         self._load = load or _import
-        self._options: Callable[[], Options] = lambda: Options(host_memory, exists(), gpm)
+        self._options: Callable[[], Options] = lambda: Options(host_memory, exists(), gpm, period_s)
         self._seen: tuple[str, ...] = ()
 
     def open(self) -> None:

@@ -64,7 +64,8 @@ class NvmlSource:
         """The GPUs as the last collection found them."""
         self._config = config
         self._joined = processes
-        self._session = Session(host_memory, load, processes.exists if processes else lambda: None, config.gpm)
+        exists = processes.exists if processes else lambda: None
+        self._session = Session(host_memory, load, exists, config.gpm, self.period_s)
         self._lanes = Lanes("nvml")
         self._apart = Lanes("nvml-slow")
         self._apart_task: asyncio.Task[None] | None = None

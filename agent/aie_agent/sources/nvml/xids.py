@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from aie_agent.samples import Point
-from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog
+from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog, Record
 from aie_agent.sources.nvml import xid_events
 from aie_agent.sources.nvml.door import Device, Door
 from aie_agent.sources.nvml.xid import XidCounter, XidReport, from_kernel_log
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 _KERNEL_LOG: Final = "kernel_log"
 _TEXT_CHARS: Final = 200
+# What the log says was there a moment ago, if it was read that long ago; else by the record's own time.
+_FRESH_S: Final = 2.0
+_MAX_LEFT: Final = 4096
 # An application that faults in a loop brings thousands: they are counted, and some of them shown.
 _MAX_EVENTS_A_COLLECTION: Final = 10
 
@@ -33,7 +37,8 @@ class XidCollection(NamedTuple):
 
 
 class Xids:
-    """Everything about XIDs. `facility` is whose records of the log are believed, `engine_of` to which engine a pid belongs."""
+    """Everything about XIDs. `facility` is whose records of the log are believed, `engine_of` to which engine a pid belongs,
+    `since_boot` the clock (in seconds) that the log's records are stamped by."""
 
     def __init__(
         self,
@@ -41,15 +46,21 @@ class Xids:
         kernel_log: KernelLog | None = None,
         facility: int = KERNEL_FACILITY,
         engine_of: Callable[[int], str | None] = lambda _: None,
+        since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_MONOTONIC),
     ) -> None:
         self._clock = clock
+        self._since_boot = since_boot
         self._log = kernel_log or KernelLog()
         self._facility = facility
         self._engine_of = engine_of
         self._counter = XidCounter()
         self._names: dict[str, str] = {}
         self._events: XidEvents | None = None
+        self._left: deque[XidReport] = deque(maxlen=_MAX_LEFT)
+        """What a waiter that was ended had not handed over."""
         self._log_read_before = False
+        self._log_read_at_s: float | None = None
+        self._log_late_s = 0.0
         self._log_problem: str | None = None
         self._overruns = 0
 
@@ -78,11 +89,11 @@ class Xids:
         return True
 
     def unwatch(self) -> bool:
-        """The session is about to end. What was counted stays. Blocks until the waiter has ended, at most some seconds. False while
-        it does not end: it is inside NVML, and the session must be left alone."""
+        """The session is about to end. What came is told at the next `collect`. Blocks until the waiter has ended, at most some
+        seconds. False while it does not end: it is inside NVML, and the session must be left alone."""
         if self._events is not None:
             is_over = self._events.stop()
-            self._take_events([])
+            self._left += self._events.take()
             if not is_over:
                 return False
             self._events = None
@@ -115,7 +126,7 @@ class Xids:
         self._log.close()
 
     def _read_log(self, new: list[XidReport]) -> None:
-        now_s, since_boot_s = self._clock(), time.clock_gettime(time.CLOCK_MONOTONIC)
+        now_s, since_boot_s = self._clock(), self._since_boot()
         try:
             records = self._log.read()
         except OSError as error:
@@ -124,12 +135,11 @@ class Xids:
         if self._log.overruns > self._overruns:
             log.warning("the kernel's log was overwritten faster than it was read: XIDs may be missing")
             self._overruns = self._log.overruns
+        gap_s = None if self._log_read_at_s is None else since_boot_s - self._log_read_at_s
         for record in records:
             if record.facility != self._facility:
                 continue
-            # The log's own clock drifts: it serves for what is old. What was not there a second ago happened now.
-            time_s = now_s if self._log_read_before else min(now_s - since_boot_s + record.time_us / 1e6, now_s)
-            report = from_kernel_log(record, time_s)
+            report = from_kernel_log(record, now_s - self._age_s(record, since_boot_s, gap_s))
             if report is None:
                 continue
             if not self._log_read_before:
@@ -138,9 +148,22 @@ class Xids:
                 new.append(report)
         self._log_problem = None
         self._log_read_before = self._log_read_before or not self._log.is_behind
+        if not self._log.is_behind:
+            self._log_read_at_s = since_boot_s
+            if records and gap_s is not None and gap_s <= _FRESH_S:
+                self._log_late_s = since_boot_s - records[-1].time_us / 1e6
+
+    def _age_s(self, record: Record, since_boot_s: float, gap_s: float | None) -> float:
+        """How long ago a record was written. What was not there a moment ago was written now: the log's own clock drifts, by
+        `_log_late_s` as it was last seen. It serves for what is older, which is not older than the last look (`gap_s`)."""
+        if gap_s is not None and gap_s <= _FRESH_S:
+            return 0.0
+        age_s = since_boot_s - record.time_us / 1e6 - self._log_late_s
+        return max(age_s if gap_s is None else min(age_s, gap_s), 0.0)
 
     def _take_events(self, new: list[XidReport]) -> None:
-        came = self._events.take() if self._events is not None else []
+        came = [self._left.popleft() for _ in range(len(self._left))]
+        came += self._events.take() if self._events is not None else []
         new += [report for report in came if self._counter.add(report)]
 
     def _event(self, report: XidReport) -> Event:
