@@ -4,9 +4,9 @@ CPUs to others.
 Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none.
 
 What is reported although nothing is broken: an engine that starts more threads than it has CPUs and does so on purpose (a
-compilation with a worker for each CPU that takes longer than `WINDOW_S`); a quota set so low that it is reached by design. On a host
-with a CPU to spare for each thread that is ready none of them says a thing, whatever the load: the time waited is then that of a
-wake-up, some ten microseconds. The rate of false alarms is therefore 0 there, and one an hour of such compilations elsewhere.
+compilation with a worker for each CPU that takes longer than `WINDOW_S`); a quota set so low that it is reached by design. On a
+host with a CPU to spare for each thread that is ready none of them says a thing, whatever the load: the time waited is then that
+of a wake-up, some ten microseconds. The rate of false alarms is 0 there, and elsewhere one for each such compilation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOST_CPU: Final = "aie_host_cpu_seconds_total"
 WINDOW_S: Final = 5.0
 STARVED_THREADS: Final = 0.5
 STARVED_SHARE: Final = 0.3
-"""Of the time in which its threads could have run: waited for a CPU. A busy engine of as many threads as CPUs stays below a tenth."""
+"""Of the time in which its threads could have run. A busy engine of as many threads as it has CPUs waits for below a tenth."""
 THROTTLED_SHARE: Final = 0.25
 """Of the quota's periods. The same as in Kubernetes' own rule (CPUThrottlingHigh), over a shorter time."""
 STEAL_SHARE: Final = 0.1
@@ -38,8 +38,8 @@ STEAL_WINDOW_S: Final = 10.0
 
 _NOT_USED: Final = ("idle", "iowait", "steal")
 _OWN_THREADS: Final = (
-    "It runs more threads than it gets CPUs: fewer of them (OMP_NUM_THREADS, torch.set_num_threads, fewer --api-server-count), or more"
-    " CPUs (its cpuset, the pod's CPU request)."
+    "It runs more threads than it gets CPUs: let it start fewer (OMP_NUM_THREADS, torch.set_num_threads, vLLM --api-server-count),"
+    " or give it more CPUs (its cpuset, the pod's CPU request)."
 )
 _NEIGHBOURS: Final = (
     "See who takes the CPUs (`top`), and move it away, or keep CPUs for the engine: a cpuset, systemd's AllowedCPUs= or CPUWeight=,"
@@ -110,8 +110,8 @@ def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
         summary=f"engine {engine} is stopped by the CPU quota of its control group",
         evidence=tuple(evidence),
         advice=(
-            "Raise the quota (cpu.max; systemd's CPUQuota=; in Kubernetes the CPU limit), or take it away and keep the request; or let"
-            " the engine run no more threads than the quota has CPUs (OMP_NUM_THREADS)."
+            "Raise the quota (cpu.max; systemd's CPUQuota=; in Kubernetes the CPU limit), or take it away and keep the request; or"
+            " let the engine run no more threads than the quota has CPUs (OMP_NUM_THREADS)."
         ),
         runbook="docs/runbooks/cpu_throttled.md",
     )
@@ -125,7 +125,8 @@ def cpu_steal(view: View, now_s: float) -> list[Finding]:
     held = rising(store.scalars(HOST_CPU, mode="steal"), STEAL_SHARE * cpus, STEAL_WINDOW_S, now_s) if cpus else None
     if held is None or not cpus:
         return []
-    text = f"{held.mean / cpus:.0%} of the time of {cpus:.0f} CPUs was stolen over the last {STEAL_WINDOW_S:g} s (limit {STEAL_SHARE:.0%})"
+    share = f"{held.mean / cpus:.0%} of the time of {cpus:.0f} CPUs"
+    text = f"{share} was stolen over the last {STEAL_WINDOW_S:g} s (limit {STEAL_SHARE:.0%})"
     return [
         Finding(
             cause="cpu_steal",
@@ -135,8 +136,8 @@ def cpu_steal(view: View, now_s: float) -> list[Finding]:
             summary="the hypervisor gives this machine's CPUs to others",
             evidence=(Evidence(text=text, metric=HOST_CPU),),
             advice=(
-                "Nothing inside this machine mends it: move it to a host with less on it, or to a type with CPUs of its own; ask whoever"
-                " runs the hypervisor."
+                "Nothing inside this machine mends it: move it to a host with less on it, or to a type with CPUs of its own; ask"
+                " whoever runs the hypervisor."
             ),
             runbook="docs/runbooks/cpu_steal.md",
         )

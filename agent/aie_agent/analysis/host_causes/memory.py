@@ -59,8 +59,8 @@ def page_faults(view: View, engine: str, now_s: float) -> Finding | None:
         summary=f"engine {engine} waits for its own memory: pages of it come from the disk",
         evidence=tuple(_of_faults(held, waited, view, engine, now_s)),
         advice=(
-            "Its memory does not fit, or its weights are mapped and pushed out: give it more memory (memory.max, the pod's limit), take"
-            " away what else fills the page cache, or keep the weights in memory (llama.cpp --mlock or --no-mmap; `vmtouch -l`; no swap)."
+            "Its memory does not fit, or its weights are mapped and pushed out: give it more memory (memory.max, the pod's limit),"
+            " take away what else fills the page cache, or keep the weights in memory (llama.cpp --mlock or --no-mmap; no swap)."
         ),
         not_visible=() if waited is not None else (_NO_PROBES,),
         runbook="docs/runbooks/page_faults.md",
@@ -110,8 +110,8 @@ def _swapped(view: View, now_s: float) -> Iterator[Evidence]:
 
 
 def host_memory_low(view: View, now_s: float) -> list[Finding]:
-    """The finding `host_memory_low` at `now_s`, or nothing: less than `LOW_SHARE` of the memory is available for `LOW_FOR_S`, or all
-    tasks together stand still for memory for `STALLED_SHARE` of the time. Critical below `VERY_LOW_SHARE`, and when they stand
+    """The finding `host_memory_low` at `now_s`, or nothing: less than `LOW_SHARE` of the memory is available for `LOW_FOR_S`, or
+    all tasks together stand still for memory for `STALLED_SHARE` of the time. Critical below `VERY_LOW_SHARE`, and when they stand
     still: the kernel kills next."""
     store = view.store
     total = store.current(TOTAL, now_s)
@@ -139,8 +139,8 @@ def host_memory_low(view: View, now_s: float) -> list[Finding]:
             summary="the host is nearly out of memory: the kernel ends a process next",
             evidence=tuple(evidence),
             advice=(
-                "See who uses it (`top`, sorted by RES; a leak is a finding of its own), and stop or move it. Let the engine take less (vLLM"
-                " --cpu-offload-gb, pinned buffers, fewer workers). A lower oom_score_adj keeps the engine from being the"
+                "See who uses it (`top`, sorted by RES; a leak is a finding of its own), and stop or move it. Let the engine take"
+                " less (vLLM --cpu-offload-gb, pinned buffers, fewer workers). A lower oom_score_adj keeps the engine from being the"
                 " one that is ended."
             ),
             runbook="docs/runbooks/host_memory_low.md",
