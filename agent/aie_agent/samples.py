@@ -39,6 +39,15 @@ class HistogramPoint(NamedTuple):
     delta: bool = False
 
 
+class Values(NamedTuple):
+    """Single observations of a histogram, in the order in which they came, beside its buckets; `lost` is how many more there were."""
+
+    name: str
+    tags: Tags
+    values: tuple[float, ...]
+    lost: int = 0
+
+
 class Hello(NamedTuple):
     """A process said that it belongs to an engine. `tgid` is its pid as the agent sees it; None when that cannot be known."""
 
@@ -76,6 +85,7 @@ class Batch:
     histograms: list[HistogramPoint] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
     found: list[Found] | None = None
     whole: tuple[str, ...] = ()
     period_s: float = 1.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from aie_agent.progress import Progress
+from aie_agent.request_values import Arrived
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
 from aie_telemetry.api import Event, Finding, Gpu, Lock
@@ -76,6 +77,11 @@ def _no_drivers() -> dict[str, str]:
     return {}
 
 
+def _no_values(position: int) -> tuple[int, tuple[Arrived, ...]]:
+    """Where no single values are kept."""
+    return position, ()
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
@@ -83,7 +89,8 @@ class View:
     the metrics, None where it has no page. `stacks` are those taken since a cause was found, None until then; `locks` are those
     that probes see its threads wait for, the worst first. `gpus` are as the API shows them. `drivers` are versions by what they are
     of ("NVIDIA driver"). `sources` are the agent's own, with why one is down. `events` are what hooks and probes told of lately,
-    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen."""
+    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values` are
+    single numbers of requests that came since a position, and the next position (request_values.py)."""
 
     store: Store
     engines: Sequence[str]
@@ -99,6 +106,7 @@ class View:
     sources: Sequence[SourceHealth] = ()
     events: Sequence[Event] = ()
     down_since_s: Callable[[str], float | None] = _never
+    values: Callable[[int], tuple[int, Sequence[Arrived]]] = _no_values
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

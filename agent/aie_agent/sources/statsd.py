@@ -137,7 +137,7 @@ class StatsdSource:
         interval, senders, events, received = self._receiver.swap(now_s)
         points, histograms, overflows = interval.points()
         self._overflows += overflows
-        batch = Batch(self.name, now_s, points, histograms, self._introductions.report(senders, now_s), events)
+        batch = Batch(self.name, now_s, points, histograms, self._introductions.report(senders, now_s), events, interval.values())
         self._counters = self._counted(received)
         if problems:
             raise SourceError("; ".join(problems), batch)

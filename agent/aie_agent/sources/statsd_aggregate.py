@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
-from aie_agent.samples import HistogramPoint, Point, Tags
+from aie_agent.request_values import STATISTIC_OF
+from aie_agent.samples import HistogramPoint, Point, Tags, Values
 from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_series import HELLO, Identity, Series, conflicts, hello_of, series_of, value_refusal
 from aie_telemetry.catalogue import Kind
@@ -24,6 +25,9 @@ SET_INTERVAL_S: Final = 10.0
 
 SILENT_S: Final = 300.0
 """A series that had no sample for so long is forgotten, and makes room."""
+
+MOST_KEPT: Final = 1000
+"""Single observations of one series that are kept of one interval."""
 
 _SWEEP_S: Final = 60.0
 
@@ -90,6 +94,25 @@ class _Histogram:
         weight = 1.0 / sample.rate
         self.counts[bisect_left(self.series.bounds, value)] += weight
         self.total += value * weight
+
+
+class _KeptHistogram(_Histogram):
+    """One of which the analysis needs the single observations too: the first `MOST_KEPT` of an interval."""
+
+    __slots__ = ("kept", "lost")
+
+    def __init__(self, series: Series) -> None:
+        super().__init__(series)
+        self.kept: list[float] = []
+        self.lost = 0
+
+    def add(self, sample: Sample) -> None:
+        super().add(sample)
+        if len(self.kept) < MOST_KEPT:
+            value: Any = sample.value
+            self.kept.append(value)
+        else:
+            self.lost += 1
 
 
 class _Set:
@@ -211,6 +234,14 @@ class Interval(NamedTuple):
                 overflows += 1
         return points, histograms, overflows
 
+    def values(self) -> list[Values]:
+        """The single observations of those histograms of which they are kept."""
+        return [
+            Values(state.series.name, state.series.tags, tuple(state.kept), state.lost)
+            for state in self.states
+            if isinstance(state, _KeptHistogram) and state.kept
+        ]
+
 
 class Aggregator:
     """Adds samples up until `swap`. Not thread-safe."""
@@ -302,7 +333,7 @@ class Aggregator:
         key = (series.name, series.tags)
         state = self._states.get(key)
         if state is None:
-            new = _NEW_STATES[series.kind]
+            new = _KeptHistogram if series.name in STATISTIC_OF else _NEW_STATES[series.kind]
             state = self._sets.setdefault(key, _Set(series, self._room)) if is_set else new(series)
             self._states[key] = state
         return state

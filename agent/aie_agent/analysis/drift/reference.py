@@ -74,7 +74,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
     `critical` is the integer from which on a window counts, `critical_p01` the one of p < 0.01, which it is never below. `outside`
     values of a window beyond `low` and `high` (1st and 99th percentile) are too many. `deviation_low` and `deviation_high` are the
-    smallest and the largest standard deviation of stretches of the traffic as long as those of `output_stability`. `dependence` is how many
+    smallest and the largest standard deviation of stretches as long as those of `output_stability`. `dependence` is how many
     values tell as much as one that depends on none. `false_alarm` is the probability of five windows beyond the threshold.
     `delay_requests` is by shift in standard deviations, null where it takes more than a million. `untested` says why it cannot be
     compared, empty where it can.
