@@ -162,7 +162,7 @@ class UprobeSets:
             points, reason = gc_points(target.tgid, cache=self.elfs)
         else:
             if libraries.driver is None:
-                return [], off(libraries.sentences()[0])
+                return [], msgspec.structs.replace(off(libraries.sentences()[0]), state="none")
             points, unseen = attach_points(libraries.files, [row for row in UPROBES if row.set == name], cache=self.elfs)
             missing = tuple(dict.fromkeys(each.reason for each in unseen))
             notes = libraries.sentences()

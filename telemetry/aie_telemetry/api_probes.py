@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-CoverageState = Literal["on", "part", "off", "window"]
+CoverageState = Literal["on", "part", "off", "none", "window"]
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,11 +89,12 @@ class CudaUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """What probes of one set see of an engine: "on", "part" (`missing` says what is not seen), "off" (`reason`), "window" (can
-    be opened for a while). `remedy` is what to do about it, where something can be done."""
+    """What probes of one set see of an engine: "on", "part" (`missing` says what is not seen), "off" (`reason`), "none" (there is
+    nothing to see, for `reason`), "window" (can be opened for a while). `notes` are worth knowing and hide nothing. `remedy` is what to do about it, where something can be done."""
 
     set: str
     state: CoverageState
     reason: str = ""
     missing: tuple[str, ...] = ()
     remedy: str = ""
+    notes: tuple[str, ...] = ()

@@ -27,6 +27,10 @@ def unseen(reason: str, *sets: str, remedy: str = "") -> tuple[Coverage, ...]:
     return tuple(Coverage(set=name, state="off", reason=reason, remedy=remedy) for name in sets)
 
 
+def nothing(reason: str, *sets: str) -> tuple[Coverage, ...]:
+    return tuple(Coverage(set=name, state="none", reason=reason) for name in sets)
+
+
 def sway(tick: int, level: float, swing: float = 0.1) -> float:
     return round(level * (1.0 + swing * math.sin(tick / 3.0)), 4)
 
@@ -58,7 +62,7 @@ def gil_fight(engine: Engine, tick: int = 0) -> Engine:
         waits=waits,
         run_queue_threads=waits.run_queue,
         locks=(gil,),
-        coverage=(*seen(*HOST_SETS), *unseen(NO_CUDA, *CUDA_SETS), *WINDOWS),
+        coverage=(*seen(*HOST_SETS), *nothing(NO_CUDA, *CUDA_SETS), *WINDOWS),
         probe_overhead_ratio=0.0041,
     )
 
@@ -105,7 +109,7 @@ def lock_fight(engine: Engine, tick: int = 0) -> Engine:
         coverage=(
             *seen("locks", "sched"),
             Coverage(set="faults", state="part", missing=("process 52111: its memory map cannot be read",)),
-            *unseen(NO_CUDA, *CUDA_SETS),
+            *nothing(NO_CUDA, *CUDA_SETS),
             *WINDOWS,
         ),
         probe_overhead_ratio=0.0062,
@@ -168,7 +172,7 @@ def at_work(engine: Engine) -> Engine:
     """Threads that run, sleep and wait for work: nothing that anybody has to know of."""
     waits = Waits(running=0.42, run_queue=0.0, lock=0.0, gil=0.0, idle=7.0, page_fault=0.0, disk=0.0, sleep=2.0)
     return msgspec.structs.replace(
-        engine, waits=waits, coverage=(*seen(*HOST_SETS), *unseen(NO_CUDA, *CUDA_SETS), *WINDOWS), probe_overhead_ratio=0.0012
+        engine, waits=waits, coverage=(*seen(*HOST_SETS), *nothing(NO_CUDA, *CUDA_SETS), *WINDOWS), probe_overhead_ratio=0.0012
     )
 
 

@@ -24,6 +24,9 @@ _SEES: Final[dict[str, str]] = {
     "gc": "garbage collections",
 }
 
+# The set that a part of the bar is from, where an engine may have nothing of it.
+_SET_OF: Final = {"gpu_sync": "cuda_sync"}
+
 # Of what is missing of one set: a driver that is older than all of the probes would fill the page.
 _MOST_SAID: Final = 3
 
@@ -31,7 +34,8 @@ _MOST_SAID: Final = 3
 def not_seen(engine: Engine) -> str:
     """Such as: A, B (reason; remedy); part of C (what is missing). Empty where all is seen.
 
-    Sets with the same reason are named together. Those that wait to be opened for a while are not missed.
+    Sets with the same reason are named together. Those that wait to be opened for a while are not missed, nor those of which an
+    engine has nothing to see.
     """
     by_reason: dict[str, list[str]] = {}
     for one in engine.coverage:
@@ -39,8 +43,12 @@ def not_seen(engine: Engine) -> str:
             what = _SEES.get(one.set, one.set)
             by_reason.setdefault(_why(one), []).append(what if one.state == "off" else f"part of {what}")
     parts = [f"{', '.join(sets)} ({why})" if why else ", ".join(sets) for why, sets in by_reason.items()]
-    if not parts and engine.waits is not None and (missing := unknown_parts(engine.waits)):
-        parts = [f"{', '.join(part.words for part in missing)} (the agent does not say why)"]
+    without = {one.set for one in engine.coverage if one.state == "none"}
+    unknown = (
+        () if engine.waits is None else [part for part in unknown_parts(engine.waits) if _SET_OF.get(part.field) not in without]
+    )
+    if not parts and unknown:
+        parts = [f"{', '.join(part.words for part in unknown)} (the agent does not say why)"]
     return "; ".join(parts)
 
 
@@ -53,6 +61,11 @@ def sees(engine: Engine, *sets: str) -> bool:
 def can_be_opened(coverage: Iterable[Coverage]) -> str:
     """Sets that see nothing until somebody asks for a window, or ""."""
     return ", ".join(_SEES.get(one.set, one.set) for one in coverage if one.state == "window")
+
+
+def notes(coverage: Iterable[Coverage]) -> tuple[str, ...]:
+    """What is worth knowing of what is seen, each once."""
+    return tuple(dict.fromkeys(note for one in coverage for note in one.notes))[:_MOST_SAID]
 
 
 def _why(one: Coverage) -> str:

@@ -81,16 +81,18 @@ def _targets(engines: Mapping[str, Sequence[int]]) -> Iterator[Target]:
 def _coverage_rows(engine: str, coverage: Iterable[api.Coverage]) -> Iterator[Row]:
     for each in coverage:
         what = f"engine {engine}: probes {each.set}"
-        yield Row(what, each.state in ("on", "part", "window"), False, _seen(engine, each), each.remedy)
+        yield Row(what, each.state != "off", False, _seen(engine, each), each.remedy)
 
 
 def _seen(engine: str, coverage: api.Coverage) -> str:
     sees = next((each.sees for each in SETS if each.name == coverage.set), "")
     missing = f"; not seen: {'; '.join(coverage.missing)}" if coverage.missing else ""
+    notes = f"; {'; '.join(coverage.notes)}" if coverage.notes else ""
     words = {
-        "on": f"{sees}{missing}",
-        "part": f"{sees}{missing}",
+        "on": f"{sees}{missing}{notes}",
+        "part": f"{sees}{missing}{notes}",
         "window": f"on demand: aie-agent probe --engine {engine} --set {coverage.set}",
         "off": coverage.reason or f"not seen: {sees}",
+        "none": coverage.reason,
     }
     return words[coverage.state]

@@ -159,8 +159,18 @@ def test_the_report_has_bars_locks_and_what_is_not_seen() -> None:
 
 
 def test_sets_with_one_reason_are_named_together_and_windows_are_not_missed() -> None:
-    assert not_seen(agent_waits.at_work(fake.engine("a"))) == (f"CUDA memory, CUDA waits, CUDA copies ({agent_waits.NO_CUDA})")
+    unseen = agent_waits.unseen("no privilege", *agent_waits.CUDA_SETS)
+    assert (
+        not_seen(fake.engine("a", coverage=(*unseen, *agent_waits.WINDOWS)))
+        == "CUDA memory, CUDA waits, CUDA copies (no privilege)"
+    )
     assert not_seen(fake.engine("a", coverage=agent_waits.seen("locks", "sched"))) == ""
+
+
+def test_of_what_an_engine_has_nothing_nothing_is_missed() -> None:
+    """An engine on the CPU has no CUDA to see, and no synchronisation of it to wait for."""
+    assert agent_waits.at_work(fake.engine("a")).waits.gpu_sync is None
+    assert not_seen(agent_waits.at_work(fake.engine("a"))) == ""
 
 
 def test_numbers_that_are_missing_without_a_word_are_said_to_be() -> None:

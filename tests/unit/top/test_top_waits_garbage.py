@@ -67,9 +67,10 @@ cuda = drawn(
 coverage = drawn(
     Coverage,
     set=text | st.sampled_from(["locks", "ebpf"]),
-    state=st.sampled_from(["on", "part", "off", "window"]),
+    state=st.sampled_from(["on", "part", "off", "none", "window"]),
     reason=text,
     missing=st.lists(text, max_size=14),
+    notes=st.lists(text, max_size=14),
     remedy=text,
 )
 engine = st.fixed_dictionaries(

@@ -9,7 +9,7 @@ from aie_telemetry.api import Engine, Waits
 from aie_top import format as fmt
 from aie_top.columns.locks import lock_columns
 from aie_top.columns.waits import wait_columns
-from aie_top.coverage import can_be_opened, not_seen, sees
+from aie_top.coverage import can_be_opened, not_seen, notes, sees
 from aie_top.rows import EngineRow, Frame, LockRow, View
 from aie_top.text import Line, Span, crop, fit, line
 from aie_top.views.facts import facts, sentences, with_unit
@@ -124,6 +124,7 @@ def _beside_the_bar(engine: Engine) -> Iterable[tuple[str, str | None]]:
     took = engine.probe_overhead_ratio
     yield "probes took", with_unit(fmt.percent(took), "of a CPU") if took is not None else None
     yield "for a window", can_be_opened(engine.coverage) or None
+    yield "note", "; ".join(notes(engine.coverage)) or None
     yield "not seen", not_seen(engine) or None
 
 

@@ -17,7 +17,7 @@ MISSING_SHOWN: Final = 12
 """Most sentences on what one set does not see."""
 
 _HELD: Final = ("lock", "gil")
-_STATES: Final[tuple[api.CoverageState, ...]] = ("on", "part", "off", "window")
+_STATES: Final[tuple[api.CoverageState, ...]] = ("on", "part", "off", "none", "window")
 
 
 class _Seen(NamedTuple):
@@ -89,7 +89,9 @@ def summary(coverage: Iterable[Coverage], engine: str) -> tuple[api.Coverage, ..
 
 
 def _of_set(name: str, parts: Sequence[Coverage]) -> api.Coverage:
-    """Where processes differ, what is not seen of some of them is what is missing of the engine."""
+    """Where processes differ, what is not seen of some of them is what is missing of the engine. A process in which there is
+    nothing to see takes nothing from what is seen of others."""
+    parts = [part for part in parts if part.state != "none"] or parts
     states = {part.state for part in parts}
     if len(states) == 1:
         missing = dict.fromkeys(text for part in parts for text in part.missing)
@@ -112,4 +114,5 @@ def _coverage(name: str, state: str, parts: Sequence[Coverage], missing: Iterabl
         reason=first.reason,
         missing=(*told[:MISSING_SHOWN], *((f"and {more} more",) if more > 0 else ())),
         remedy=next((part.remedy for part in parts if part.remedy), ""),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes))[:MISSING_SHOWN],
     )
