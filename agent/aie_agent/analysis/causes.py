@@ -5,6 +5,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from aie_agent.analysis.engine_causes.cache import cache_hit_collapse
+from aie_agent.analysis.engine_causes.cpu_fallback import cpu_fallback
+from aie_agent.analysis.engine_causes.gone import engine_down, oom_killed
+from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
+from aie_agent.analysis.engine_causes.out_of_memory import cuda_oom, out_of_memory
+from aie_agent.analysis.engine_causes.outcomes import client_flood, error_rate, requests_rejected
+from aie_agent.analysis.engine_causes.prefill_interference import prefill_interference
+from aie_agent.analysis.engine_causes.python_gc import python_gc
+from aie_agent.analysis.engine_causes.queue_saturation import queue_saturation
+from aie_agent.analysis.engine_causes.tokenizer_bound import tokenizer_bound
 from aie_agent.analysis.findings import EngineCause, SubjectCause
 from aie_agent.analysis.host_causes.cpu import cpu_starved, cpu_steal, cpu_throttled
 from aie_agent.analysis.host_causes.disk import disk_stall, disk_stall_of_host
@@ -16,8 +26,22 @@ from aie_agent.analysis.steady import Steadiness
 from aie_agent.analysis.stopped import engine_stopped
 
 ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (
+    engine_down,
+    oom_killed,
+    cuda_oom,
+    out_of_memory,
     engine_hung,
     engine_stopped,
+    error_rate,
+    client_flood,
+    requests_rejected,
+    cpu_fallback,
+    kv_preemption,
+    queue_saturation,
+    prefill_interference,
+    tokenizer_bound,
+    python_gc,
+    cache_hit_collapse,
     lock_contention,
     gil_contention,
     series_refused,
@@ -35,7 +59,21 @@ SUBJECT_CAUSES: Final[tuple[SubjectCause, ...]] = (
 )
 
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
-    "engine_hung": frozenset({"lock_contention", "gil_contention"}),
+    "oom_killed": frozenset({"engine_down"}),
+    "cuda_oom": frozenset({"engine_down", "error_rate"}),
+    "out_of_memory": frozenset({"error_rate"}),
+    "engine_hung": frozenset({"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate"}),
+    "cpu_fallback": frozenset({"queue_saturation", "client_flood", "prefill_interference"}),
+    "client_flood": frozenset({"queue_saturation", "tokenizer_bound"}),
+    "kv_preemption": frozenset({"queue_saturation", "prefill_interference"}),
+    "cache_hit_collapse": frozenset({"queue_saturation"}),
+    # A collection, or a tokenizer in Python, holds the interpreter lock that the others wait for; a lock around the tokenizer is
+    # what its callers wait for.
+    "python_gc": frozenset({"gil_contention", "tokenizer_bound", "prefill_interference"}),
+    "tokenizer_bound": frozenset({"gil_contention"}),
+    "lock_contention": frozenset({"tokenizer_bound"}),
+    "gil_contention": frozenset({"prefill_interference"}),
+    "cpu_starved": frozenset({"queue_saturation", "tokenizer_bound", "prefill_interference"}),
     # Threads that wait for a lock sleep: that none gets a CPU makes their wait longer, and does not begin it.
     "cpu_throttled": frozenset({"cpu_starved"}),
     "cpu_steal": frozenset({"cpu_starved"}),
@@ -46,6 +84,13 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
 """A cause, and those that it explains when both hold of subjects that have to do with each other."""
 
 STEADINESS: Final[dict[str, Steadiness]] = {
+    "engine_down": Steadiness(begins_after_s=2.0),
+    **dict.fromkeys(
+        ("error_rate", "client_flood", "requests_rejected", "kv_preemption", "queue_saturation", "tokenizer_bound", "python_gc"),
+        Steadiness(lingers_s=10.0),
+    ),
+    "prefill_interference": Steadiness(begins_after_s=5.0, lingers_s=10.0),
+    "cache_hit_collapse": Steadiness(lingers_s=10.0),
     "cpu_starved": Steadiness(lingers_s=10.0),
     "cpu_throttled": Steadiness(lingers_s=10.0),
     "cpu_steal": Steadiness(lingers_s=10.0),
@@ -55,6 +100,10 @@ STEADINESS: Final[dict[str, Steadiness]] = {
     "host_memory_low": Steadiness(lingers_s=5.0),
 }
 """Causes whose signal flutters: how long they must hold, and how long they are shown after."""
+
+OF_SUBJECTS: Final[frozenset[str]] = frozenset({"cpu_steal", "swapping", "host_memory_low", "disk_stall"})
+"""What SUBJECT_CAUSES and the analysers find: the causes that no function of ENGINE_CAUSES is called by. Each cause has a page in
+docs/runbooks, and each page a cause."""
 
 WITH_STACKS: Final = frozenset({"engine_hung", "lock_contention", "gil_contention"})
 """Causes that Python stacks tell more of: they are taken when one begins."""

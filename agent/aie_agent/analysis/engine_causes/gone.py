@@ -1,0 +1,124 @@
+"""An engine whose last process ended (`engine_down`), or of which the kernel killed a process for lack of memory (`oom_killed`).
+
+`engine_down` is exact: no process of it is left. How bad that is depends on what ran in it when it was last heard: with requests
+it is critical, they are lost; without any it may have been stopped on purpose, and is a warning; after `OLD_NEWS_S` it is an
+info. Who stops an engine on purpose sees it reported: there is no other false alarm. Restarts that take less than `STEADINESS`
+allows are none.
+
+`oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
+of a kill that the kernel counted is taken to be the one: another process may have been, and the engine have ended just then for a
+reason of its own. Two such events within 12 s by chance come once in centuries on a host that has one of each in a month.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from aie_agent.analysis.engine_causes.readings import RUNNING, size
+from aie_agent.analysis.findings import View
+from aie_telemetry.api import Event, Evidence, Finding, Severity
+from aie_telemetry.durations import in_words
+
+UP: Final = "aie_engine_up"
+KILLS: Final = "aie_host_oom_kills_total"
+KILL: Final = "oom_kill"
+
+OLD_NEWS_S: Final = 600.0
+TOLD_S: Final = 600.0
+NEAR_S: Final = 10.0
+_AFTER_S: Final = 2.0  # the host and its processes are looked at once a second each
+
+_RESTART: Final = (
+    "Restart it; its own log, and the kernel's (`dmesg`), say how it ended. If it is gone for good, the agent forgets it after an"
+    " hour, one that is configured when it is taken out there."
+)
+_MORE_MEMORY: Final = (
+    "Whoever ran out (the host, or a control group with its memory.max: `dmesg` says which) needs more memory, or less has to run"
+    " there. See whether the engine's memory grew for hours before (a leak), or jumped. What must live gets a lower oom_score_adj."
+)
+
+
+def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `engine_down` at `now_s`, or None."""
+    since_s = view.down_since_s(engine)
+    if view.state(engine) != "down" or since_s is None:
+        return None
+    running = _running_at_end(view, engine)
+    how = {True: "stopped while idle", False: "is gone"}[running == 0]
+    evidence = [Evidence(text=f"it has had no process for {in_words(now_s - since_s)}", metric=UP)]
+    if running is not None:
+        evidence.append(Evidence(text=f"{running:.0f} requests ran when it was last heard (limit 0)", metric=RUNNING))
+    return Finding(
+        cause="engine_down",
+        subject=engine,
+        severity=_severity(running, now_s - since_s),
+        since_s=since_s,
+        summary=f"engine {engine} {how}: it has no process left" + (f", and {running:.0f} requests were in it" if running else ""),
+        evidence=tuple(evidence),
+        advice=_RESTART,
+        not_visible=() if running is not None else ("whether requests ran in it: it did not say, or too long ago",),
+    )
+
+
+def _severity(running: float | None, down_s: float) -> Severity:
+    """It only ever gets milder: what ran is forgotten before it is old news."""
+    if down_s >= OLD_NEWS_S:
+        return "info"
+    return "critical" if running else "warning"
+
+
+def _running_at_end(view: View, engine: str) -> float | None:
+    """What ran when it was last heard, as the source that heard it last tells it; None where nobody knows (any more)."""
+    known = view.store.scalars(RUNNING, engine=engine)
+    newest = max(known, key=lambda series: series.last_time_s, default=None)
+    return None if newest is None else sum(series.value for series in known if series.source == newest.source)
+
+
+def oom_killed(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `oom_killed` at `now_s`, or None. Critical while the engine is down."""
+    seen = [event for event in view.events if event.kind == KILL and event.engine == engine and now_s - event.time_s < TOLD_S]
+    since_s = max(event.time_s for event in seen) if seen else _counted_s(view, engine, now_s)
+    if since_s is None:
+        return None
+    return Finding(
+        cause="oom_killed",
+        subject=engine,
+        severity="critical" if view.state(engine) == "down" else "warning",
+        since_s=since_s,
+        summary=f"engine {engine}: the kernel killed " + ("a process of it" if seen else "it, it seems,") + " for lack of memory",
+        evidence=tuple(_of_kills(seen, now_s)) if seen else (_of_count(now_s - since_s),),
+        advice=_MORE_MEMORY,
+        not_visible=() if seen else ("which process the kernel killed: no probe saw it (`dmesg` says)",),
+    )
+
+
+def _counted_s(view: View, engine: str, now_s: float) -> float | None:
+    """When the kernel counted a kill of which no probe says whose it was, just before this engine went down."""
+    down_s = view.down_since_s(engine)
+    if view.state(engine) != "down" or down_s is None or now_s - down_s >= TOLD_S:
+        return None
+    begin_s, end_s = down_s - NEAR_S, down_s + _AFTER_S
+    if any(event.kind == KILL and begin_s <= event.time_s <= end_s for event in view.events):
+        return None  # of another one
+    times = (
+        time_s
+        for series in view.store.scalars(KILLS)
+        for (_, before), (time_s, value) in pairwise(series.ring.since(begin_s))
+        if value > before and begin_s <= time_s <= end_s
+    )
+    return next(times, None)
+
+
+def _of_kills(kills: list[Event], now_s: float) -> Iterator[Evidence]:
+    for event in kills:
+        held = {name: value for name in ("anon", "file", "shmem") if isinstance(value := event.details.get(f"{name}_bytes"), float)}
+        text = f"{event.summary}, {in_words(now_s - event.time_s)} ago"
+        memory = ", ".join(f"{size(value)} {name}" for name, value in held.items() if value)
+        yield Evidence(text=f"{text}; it held {memory}" if memory else text, metric=KILLS)
+
+
+def _of_count(ago_s: float) -> Evidence:
+    text = f"the kernel counted a kill for lack of memory {in_words(ago_s)} ago, and the engine was gone within {NEAR_S:g} s"
+    return Evidence(text=text, metric=KILLS)

@@ -1,0 +1,66 @@
+"""Python's garbage collector stops the engine: every thread stands still while it runs.
+
+The rule, while requests run: collections took at least `SHARE` of the last `WINDOW_S` seconds; or `LONG_LEAST` of the last
+`LONG_WINDOW_S` seconds took `LONG_S` or longer each. Times are taken at the lower bound of their bucket, so that they are never
+overstated.
+
+When it is wrong: never in what it says. An engine that collects that much in its normal work is reported for as long as it does.
+Collections of the youngest generation, thousands a minute, take well below a millisecond each and stay far below the share. A
+single long collection (after loading, say) is not reported. The false-alarm rate is 0. It needs the engine's own page or hooks,
+or the probe set `gc` (off by default).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aie_agent.analysis.engine_causes.readings import RUNNING, highest, observed, seconds
+from aie_agent.analysis.findings import View
+from aie_telemetry.api import Evidence, Finding
+
+CAUSE: Final = "python_gc"
+PAUSES: Final = ("aie_engine_gc_pause_seconds", "aie_process_gc_seconds")
+
+WINDOW_S: Final = 10.0
+SHARE: Final = 0.05
+LONG_WINDOW_S: Final = 60.0
+LONG_S: Final = 0.25
+LONG_LEAST: Final = 2
+
+_ADVICE: Final = (
+    "Call gc.freeze() after the model is loaded, so that what stays is not looked through again, and raise gc.set_threshold();"
+    " collect when no request runs. See who makes so much garbage in cycles (`aie-agent stacks --engine {engine}`, as root), or who"
+    " calls gc.collect()."
+)
+
+
+def python_gc(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `python_gc` at `now_s`, or None."""
+    if not highest(view, engine, RUNNING, now_s - WINDOW_S, now_s):
+        return None
+    found = [evidence for metric in PAUSES for evidence in _evidence(view, engine, metric, now_s)]
+    if not found:
+        return None
+    return Finding(
+        cause=CAUSE,
+        subject=engine,
+        severity="warning",
+        since_s=now_s - WINDOW_S,
+        summary=f"engine {engine}: Python's garbage collector stops it again and again",
+        evidence=tuple(found),
+        advice=_ADVICE.format(engine=engine),
+    )
+
+
+def _evidence(view: View, engine: str, metric: str, now_s: float) -> list[Evidence]:
+    found = []
+    lately = observed(view, engine, metric, now_s - WINDOW_S, now_s)
+    if lately is not None and lately.total_at_least >= SHARE * WINDOW_S:
+        text = f"{lately.count:.0f} collections stopped it for at least {seconds(lately.total_at_least)} of the last {WINDOW_S:g} s"
+        text += f" (limit {seconds(SHARE * WINDOW_S)}), the longest for {seconds(lately.largest_at_least)} or more"
+        found.append(Evidence(text=text, metric=metric))
+    longer = observed(view, engine, metric, now_s - LONG_WINDOW_S, now_s)
+    if longer is not None and longer.count_above(LONG_S) >= LONG_LEAST:
+        text = f"{longer.count_above(LONG_S):.0f} collections of the last {LONG_WINDOW_S:g} s took {seconds(LONG_S)} or longer"
+        found.append(Evidence(text=f"{text} (limit {LONG_LEAST})", metric=metric))
+    return found

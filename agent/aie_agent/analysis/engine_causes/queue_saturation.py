@@ -1,0 +1,108 @@
+"""More requests come than the engine takes in, and waiting is most of what their first token takes.
+
+The rule: requests waited at every look of the last `HELD_S` seconds; half of those that were admitted lately had waited `WAIT_S` or
+longer; and the median wait is at least `SHARE` of the median time to the first token. Where a page has no histogram of waits
+(llama.cpp, older SGLang), requests waited for `UNMEASURED_S`, all that time no fewer than ran.
+
+When it is wrong: never in what it says, since nothing is estimated; but a queue that is kept full on purpose (batch work, a load
+test) is reported for as long as it is. There is no other false alarm: a burst that is worked off within `HELD_S` is none, nor is
+a queue that is short and fast. What it does not see: requests that a proxy holds back before they reach the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aie_agent.analysis.engine_causes.readings import (
+    KV_USAGE,
+    RUNNING,
+    TTFT,
+    WAITING,
+    enough,
+    held,
+    highest,
+    is_positive,
+    observed,
+    seconds,
+)
+from aie_agent.analysis.findings import View
+from aie_telemetry.api import Evidence, Finding
+
+CAUSE: Final = "queue_saturation"
+QUEUE: Final = "aie_engine_queue_seconds"
+
+HELD_S: Final = 10.0
+WAIT_S: Final = 0.5
+SHARE: Final = 0.5
+LEAST: Final = 5
+WINDOWS_S: Final = (10.0, 60.0)
+UNMEASURED_S: Final = 30.0
+KV_FULL: Final = 0.8
+
+_ADVICE: Final = {
+    True: (
+        "The KV cache is full: give it more memory (vLLM --gpu-memory-utilization, --kv-cache-dtype fp8; SGLang"
+        " --mem-fraction-static; aie-engine --kv-tokens), shorten what a request may ask for (--max-model-len), or add replicas."
+    ),
+    False: (
+        "Places in the batch are what is short, not memory: raise them (vLLM --max-num-seqs, SGLang --max-running-requests,"
+        " aie-engine --max-running), or add replicas; until then limit what is admitted, so that clients are refused at once."
+    ),
+}
+
+
+def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `queue_saturation` at `now_s`, or None."""
+    if not held(view, engine, WAITING, is_positive, now_s - HELD_S, now_s):
+        return None
+    waits = _of_waits(view, engine, now_s)
+    if waits is None and observed(view, engine, QUEUE, now_s, now_s) is None:
+        waits = _unmeasured(view, engine, now_s)
+    if waits is None:
+        return None
+    waiting = view.store.current(WAITING, now_s, engine=engine) or 0.0
+    kv = highest(view, engine, KV_USAGE, now_s - HELD_S, now_s)
+    is_measured = waits.metric == QUEUE
+    return Finding(
+        cause=CAUSE,
+        subject=engine,
+        severity="warning",
+        since_s=now_s - (HELD_S if is_measured else UNMEASURED_S),
+        summary=f"engine {engine}: more requests come than it takes in, {waiting:.0f} wait",
+        evidence=(waits, *_evidence(view, engine, waiting, kv, now_s)),
+        advice=_ADVICE[kv is not None and kv >= KV_FULL],
+        not_visible=() if is_measured else ("how long requests wait: its page has no histogram of it",),
+    )
+
+
+def _of_waits(view: View, engine: str, now_s: float) -> Evidence | None:
+    sample = enough(view, engine, QUEUE, WINDOWS_S, LEAST, now_s)
+    if sample is None:
+        return None
+    first_token = observed(view, engine, TTFT, now_s - sample.window_s, now_s)
+    wait_s, most_s = sample.seen.quantile(0.5), first_token.quantile(0.5) if first_token is not None else 0.0
+    if wait_s < WAIT_S or wait_s < SHARE * most_s:
+        return None
+    of = f", of {seconds(most_s)} to the first token" if most_s else ""
+    limits = f"limits {seconds(WAIT_S)} and {SHARE:.0%}"
+    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(wait_s)} or more{of} ({limits})"
+    return Evidence(text=text, metric=QUEUE)
+
+
+def _unmeasured(view: View, engine: str, now_s: float) -> Evidence | None:
+    running = highest(view, engine, RUNNING, now_s - UNMEASURED_S, now_s)
+    if running is None or not held(view, engine, WAITING, lambda value: value >= max(running, 1.0), now_s - UNMEASURED_S, now_s):
+        return None
+    text = f"for {UNMEASURED_S:g} s no fewer requests waited than ran ({running:.0f})"
+    return Evidence(text=text, metric=WAITING)
+
+
+def _evidence(view: View, engine: str, waiting: float, kv: float | None, now_s: float) -> Iterator[Evidence]:
+    running = view.store.current(RUNNING, now_s, engine=engine)
+    beside = "" if running is None else f" beside {running:.0f} that run"
+    text = f"{waiting:.0f} requests wait now{beside}; at every look of the last {HELD_S:g} s some did (limit 0)"
+    yield Evidence(text=text, metric=WAITING)
+    if kv is not None:
+        full = "full" if kv >= KV_FULL else "not full"
+        yield Evidence(text=f"its KV cache is {full}: at most {kv:.0%} taken (limit {KV_FULL:.0%})", metric=KV_USAGE)

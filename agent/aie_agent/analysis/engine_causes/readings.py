@@ -1,0 +1,143 @@
+"""What causes read of an engine: levels that held, counters that rose, and what histograms observed, each within a window.
+
+A reading is None where nothing current says it: then a cause says nothing, rather than that all is well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.findings import View
+from aie_agent.analysis.window import bucket_increase, gain, increase, quantile
+from aie_agent.series import Series
+
+RUNNING: Final = "aie_engine_requests_running"
+WAITING: Final = "aie_engine_requests_waiting"
+KV_USAGE: Final = "aie_engine_kv_usage_ratio"
+TTFT: Final = "aie_engine_time_to_first_token_seconds"
+REQUESTS: Final = "aie_engine_requests_total"
+
+MOST_APART_S: Final = 15.0
+"""Values of a level that are further apart say nothing of the time between them. Hooks repeat theirs every ten seconds."""
+
+GIB: Final = float(2**30)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a histogram observed within a window: counts per bucket, one more than the bounds."""
+
+    bounds: Sequence[float]
+    counts: Sequence[float]
+
+    @property
+    def count(self) -> float:
+        """How many observations."""
+        return sum(self.counts)
+
+    def quantile(self, q: float) -> float:
+        """As Prometheus gives it, 0 without observations."""
+        return quantile(self.bounds, self.counts, q) or 0.0
+
+    @property
+    def total(self) -> float:
+        """The sum of all observations, each taken to lie in the middle of its bucket, above the highest bound at that bound."""
+        middles = [(low + high) / 2 for low, high in pairwise((0.0, *self.bounds))]
+        return sum(count * middle for count, middle in zip(self.counts, (*middles, self.bounds[-1]), strict=True))
+
+    @property
+    def total_at_least(self) -> float:
+        """The sum of all observations, each taken to be no more than the lower bound of its bucket."""
+        return sum(count * low for count, low in zip(self.counts, (0.0, *self.bounds), strict=True))
+
+    @property
+    def largest_at_least(self) -> float:
+        """The lower bound of the highest bucket that has an observation, 0 without any."""
+        return max((low for count, low in zip(self.counts, (0.0, *self.bounds), strict=True) if count > 0), default=0.0)
+
+    def count_above(self, limit: float) -> float:
+        """Observations that are surely larger than `limit`."""
+        return sum(count for count, low in zip(self.counts, (0.0, *self.bounds), strict=True) if low >= limit)
+
+
+def observed(view: View, engine: str, metric: str, start_s: float, now_s: float) -> Observed | None:
+    """What the current histograms of an engine observed since `start_s`, those of other bounds than the first left out."""
+    histograms = [series for series in view.store.histograms(metric, engine=engine) if series.valid_until_s >= now_s]
+    if not histograms:
+        return None
+    bounds = histograms[0].bounds
+    alike = [bucket_increase(series, start_s) for series in histograms if series.bounds == bounds]
+    return Observed(bounds, [sum(counts) for counts in zip(*alike, strict=True)])
+
+
+class Sample(NamedTuple):
+    """What was observed in the shortest window that has enough of it."""
+
+    seen: Observed
+    window_s: float
+
+
+def enough(view: View, engine: str, metric: str, windows_s: Sequence[float], least: float, now_s: float) -> Sample | None:
+    """What a histogram observed in the first of these windows that has at least `least` observations."""
+    for window_s in windows_s:
+        seen = observed(view, engine, metric, now_s - window_s, now_s)
+        if seen is not None and seen.count >= least:
+            return Sample(seen, window_s)
+    return None
+
+
+def risen(view: View, engine: str, metric: str, start_s: float, now_s: float, **labels: str) -> float | None:
+    """How much the current counters of an engine rose since `start_s`, together."""
+    current = [series for series in view.store.scalars(metric, engine=engine, **labels) if series.valid_until_s >= now_s]
+    found = [rise for series in current if (rise := increase(series, start_s, now_s)) is not None]
+    return sum(gained for gained, _ in found) if found else None
+
+
+def risen_per_bin(all_series: Sequence[Series], edges_s: Sequence[float]) -> list[float]:
+    """How much counters rose between each two edges, together. A rise counts where it was seen."""
+    bins = [0.0] * (len(edges_s) - 1)
+    for series in all_series:
+        for (_, before), (time_s, value) in pairwise(series.ring.since(edges_s[0])):
+            index = bisect_left(edges_s, time_s) - 1
+            if 0 <= index < len(bins):
+                bins[index] += gain(before, value)
+    return bins
+
+
+def held(view: View, engine: str, metric: str, is_so: Callable[[float], bool], start_s: float, now_s: float) -> bool:
+    """Whether a current level of the engine was so all the time since `start_s`, and known then already."""
+    return any(
+        series.valid_until_s >= now_s and _held(series, is_so, start_s) for series in view.store.scalars(metric, engine=engine)
+    )
+
+
+def _held(series: Series, is_so: Callable[[float], bool], start_s: float) -> bool:
+    points = list(series.ring.since(start_s))
+    known = bool(points) and points[0][0] <= start_s
+    apart = any(after - before > MOST_APART_S for (before, _), (after, _) in pairwise(points))
+    return known and not apart and all(is_so(value) for _, value in points)
+
+
+def highest(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float | None:
+    """The highest value of a current level since `start_s`."""
+    current = [series for series in view.store.scalars(metric, engine=engine) if series.valid_until_s >= now_s]
+    return max((value for series in current for _, value in series.ring.since(start_s)), default=None)
+
+
+def is_positive(value: float) -> bool:
+    """For `held`."""
+    return value > 0
+
+
+def seconds(value: float) -> str:
+    """A time for people: "40 ms", "2.5 s"."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
+
+
+def size(value: float) -> str:
+    """Bytes for people: "512 MiB", "2.00 GiB"."""
+    return f"{value / GIB:.2f} GiB" if abs(value) >= GIB else f"{value / 2**20:.0f} MiB"
