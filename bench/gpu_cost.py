@@ -99,7 +99,7 @@ def measure(state_file: Path, gpus: int, cycles: int) -> dict[str, Cost]:
 
 
 def over_rounds(rounds: Sequence[Cost]) -> Cost:
-    """The least CPU and memory, since the host's other work only adds to them; the worst leak of a round, and the fewest numbers."""
+    """The least CPU and memory, since the host's other work only adds to them; the worst leak, and the fewest numbers."""
     return Cost(
         min(cost.cpu_ms for cost in rounds),
         min(cost.resident_mib for cost in rounds),

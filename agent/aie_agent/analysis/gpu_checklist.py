@@ -108,7 +108,7 @@ def _no_links(gpu: GpuFacts) -> str:
     """Why it is normal that none is active."""
     if not has_built_in_links(gpu.name):
         return "no bridge"
-    return "MIG divides it" if gpu.mig else "it is the only GPU here"
+    return "MIG divides it" if gpu.mig else "no other GPU here answers"
 
 
 def _persistence(gpu: GpuFacts) -> Check | None:

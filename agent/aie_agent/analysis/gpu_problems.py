@@ -6,13 +6,14 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.links import (
     BUSY_FOR_S,
     NVLINK_WINDOW_S,
     Link,
+    Linked,
     Moment,
     error_problem,
     generation_problem,
@@ -28,6 +29,9 @@ from aie_telemetry.api import GpuFault, Severity
 Live = Mapping[str, Mapping[Tags, Series]]
 """The current series of one GPU, by metric and by the labels other than `gpu`."""
 
+Others = Sequence[Live]
+"""The other GPUs of the host."""
+
 _GIB: Final = float(1 << 30)
 # Boards round the limit that they are given.
 _LIMIT_SLACK: Final = 0.99
@@ -38,33 +42,33 @@ class _Rule(NamedTuple):
 
     cause: str
     severity: Severity
-    find: Callable[[Live, float], str | None]
+    find: Callable[[Live, float, Others], str | None]
 
 
-def faults(live: Live, now_s: float) -> tuple[GpuFault, ...]:
-    """Everything that is wrong, the worst first."""
-    found = ((rule, rule.find(live, now_s)) for rule in _RULES)
+def faults(live: Live, now_s: float, others: Others = ()) -> tuple[GpuFault, ...]:
+    """Everything that is wrong, the worst first. `others` are the other GPUs of the host."""
+    found = ((rule, rule.find(live, now_s, others)) for rule in _RULES)
     return tuple(GpuFault(cause=rule.cause, text=text, severity=rule.severity) for rule, text in found if text is not None)
 
 
-def _remap_failed(live: Live, now_s: float) -> str | None:
+def _remap_failed(live: Live, now_s: float, others: Others) -> str | None:
     if _value(live, "aie_gpu_row_remap_failed") != 1:
         return None
     return "a row of its memory could not be replaced: have the board replaced"
 
 
-def _remap_pending(live: Live, now_s: float) -> str | None:
+def _remap_pending(live: Live, now_s: float, others: Others) -> str | None:
     if _value(live, "aie_gpu_row_remap_pending") != 1:
         return None
     return "a row of its memory waits to be replaced: reset the GPU when it is free (nvidia-smi --gpu-reset)"
 
 
-def _ecc(live: Live, now_s: float) -> str | None:
+def _ecc(live: Live, now_s: float, others: Others) -> str | None:
     errors = _value(live, "aie_gpu_ecc_errors_total", since="volatile", type="uncorrected")
     return f"{errors:.0f} uncorrected ECC errors since the driver was loaded: reset the GPU" if errors else None
 
 
-def _orphans(live: Live, now_s: float) -> str | None:
+def _orphans(live: Live, now_s: float, others: Others) -> str | None:
     orphans = _value(live, "aie_gpu_orphan_processes")
     if not orphans:
         return None
@@ -73,31 +77,48 @@ def _orphans(live: Live, now_s: float) -> str | None:
     return f"{orphans:.0f} orphan process{'es' if orphans > 1 else ''} hold{'' if orphans > 1 else 's'} memory{what}: end them"
 
 
-def _width(live: Live, now_s: float) -> str | None:
+def _width(live: Live, now_s: float, others: Others) -> str | None:
     return width_problem(link_of(live))
 
 
-def _slot(live: Live, now_s: float) -> str | None:
+def _slot(live: Live, now_s: float, others: Others) -> str | None:
     return slot_problem(link_of(live))
 
 
-def _generation(live: Live, now_s: float) -> str | None:
+def _generation(live: Live, now_s: float, others: Others) -> str | None:
     return generation_problem(link_of(live), _moments(live, now_s), now_s)
 
 
-def _power_limit(live: Live, now_s: float) -> str | None:
+def _power_limit(live: Live, now_s: float, others: Others) -> str | None:
     limit, default = _value(live, "aie_gpu_power_limit_watts"), _value(live, "aie_gpu_power_limit_default_watts")
     if limit is None or default is None or limit >= _LIMIT_SLACK * default:
         return None
     return f"power is limited to {limit:.0f} W of the board's {default:.0f} W: nvidia-smi -pl {default:.0f}, if that is not meant"
 
 
-def _nvlink_inactive(live: Live, now_s: float) -> str | None:
-    active, inactive = (_value(live, "aie_gpu_nvlink_links", state=state) for state in ("active", "inactive"))
-    return None if active is None or inactive is None else inactive_problem(int(active), int(inactive))
+def _nvlink_inactive(live: Live, now_s: float, others: Others) -> str | None:
+    return inactive_problem(
+        Linked(
+            active=_links(live, "active"),
+            inactive=_links(live, "inactive"),
+            name=_name(live),
+            best_of_peers=max((_links(other, "active") or 0 for other in others if _name(other) == _name(live)), default=None),
+            is_only_gpu=not others,
+            is_divided=_value(live, "aie_gpu_mig_mode") == 1,
+        )
+    )
 
 
-def _nvlink_errors(live: Live, now_s: float) -> str | None:
+def _links(live: Live, state: str) -> int | None:
+    value = _value(live, "aie_gpu_nvlink_links", state=state)
+    return None if value is None else int(value)
+
+
+def _name(live: Live) -> str:
+    return next((dict(tags).get("name", "") for tags in live.get("aie_gpu_info", {})), "")
+
+
+def _nvlink_errors(live: Live, now_s: float, others: Others) -> str | None:
     rates: dict[str, float] = {}
     for tags, series in live.get("aie_gpu_nvlink_errors_total", {}).items():
         gained = increase(series, now_s - NVLINK_WINDOW_S, now_s)

@@ -5,17 +5,22 @@ An older generation than possible is normal while the GPU idles (it saves power)
 the best that it showed in `BUSY_FOR_S` of unbroken work.
 
 NVLink: a card without any active link has no bridge, which is normal; one with some active links and some that are not has lost
-some. Errors are judged by how fast their counters rise.
+some. A board that has its links built in (`has_built_in_links`), or whose neighbour of the same model has active ones, has lost all
+of them where none is active; but not while it is divided by MIG, for which A100 switches its links off, and not where it is the
+only GPU, for then it has nothing to be linked to. Errors are judged by how fast their counters rise.
 
 When it is wrong. A GPU that is busy for ten seconds without ever using its link could stay at a lower generation; drivers do not do
 this in the performance states 0 to 2, which are asked for: the null test is a simulated day of idle and busy times without an
-alarm. Lanes and inactive links are exact, and a false alarm is a host that was built so: a riser with fewer lanes, or a virtual
-machine with a part of a mesh of links. The thresholds of NVLink's errors are those of NVIDIA's own health check (DCGM: any replay
-or recovery, 100 CRC errors a second); below them nothing is said, and a link that is well sends nothing again.
+alarm. Lanes and inactive links are exact, and a false alarm is a host that was built so: a riser with fewer lanes, a virtual
+machine with a part of a mesh of links, a card that can have more bridges than it has (A100 PCIe has room for three), or cards of
+one model of which some are bridged and some are not. The thresholds of NVLink's errors are those of NVIDIA's own health check
+(DCGM: any replay or recovery, 100 CRC errors a second; of NVLink 5 any packet that was lost or spoilt); below them nothing is said,
+and a link that is well sends nothing again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -30,12 +35,24 @@ NVLINK_WINDOW_S: Final = 60.0
 _NVLINK_LIMITS: Final[Mapping[str, float]] = {
     "recovery_failed": 0.0,
     "link_integrity": 0.0,
+    "buffer_overrun": 0.0,
+    "malformed_packet": 0.0,
+    "receive_general": 0.0,
+    "receive": 0.0,
+    "receive_remote": 0.0,
+    "effective": 0.0,
     "recovery": 0.0,
     "replay": 0.0,
     "crc_flit": 100.0,
     "crc_data": 100.0,
 }
-"""Errors a second up to which a link is well, by their kind, the worst first. What else NVLink 5 counts is corrected on the way."""
+"""Errors a second up to which a link is well, by their kind, the worst first. What else NVLink 5 counts, symbol errors and discards
+on sending, DCGM does not judge either: the one is corrected on the way, the other is what became of a link that is down."""
+
+# Boards whose links are traces and not bridges, by what the driver calls them: modules, with or without a word that says so. Not a
+# lone Grace Hopper, which may be sold with no partner.
+_MODULES: Final = re.compile(r"SXM|\bHBM3|\b(H20|H200|H800|B100|B200|B300|GB200|GB300)\b")
+_NO_MODULES: Final = re.compile(r"\b(PCIE|NVL|GH200)\b", re.IGNORECASE)
 
 
 class Link(NamedTuple):
@@ -121,13 +138,38 @@ def _is_busy(moment: Moment) -> bool:
     return fast and moment.utilization_ratio >= BUSY_RATIO
 
 
-def inactive_problem(active: int | None, inactive: int | None) -> str | None:
-    """Some NVLinks of a GPU are active, and some are not."""
-    if not active or not inactive:
+class Linked(NamedTuple):
+    """The NVLinks of a GPU, by state, and what they are judged by. `name` is the driver's. `best_of_peers` is the most active links
+    that another GPU of this name has, None where there is none. None is not known."""
+
+    active: int | None = None
+    inactive: int | None = None
+    name: str = ""
+    best_of_peers: int | None = None
+    is_only_gpu: bool = False
+    is_divided: bool = False
+
+
+def has_built_in_links(name: str) -> bool:
+    """Whether a board of this name is linked to its neighbours by how it was built, without bridges."""
+    return _MODULES.search(name) is not None and _NO_MODULES.search(name) is None
+
+
+def inactive_problem(links: Linked) -> str | None:
+    """Some NVLinks of a GPU are active and some are not; or none is, where some should be."""
+    if links.active is None or not links.inactive:
         return None
+    if links.active:
+        return (
+            f"{links.inactive} of {links.active + links.inactive} NVLinks are not active: look at the bridges, or at the fabric "
+            "manager and its log; copies between GPUs are slower"
+        )
+    if links.is_divided or links.is_only_gpu or not (links.best_of_peers or has_built_in_links(links.name)):
+        return None
+    why = f"another {links.name} has {links.best_of_peers}" if links.best_of_peers else "this board has them built in"
     return (
-        f"{inactive} of {active + inactive} NVLinks are not active: look at the bridges, or at the fabric manager and its log; "
-        "copies between GPUs are slower"
+        f"none of {links.inactive} NVLinks is active, and {why}: look whether the fabric manager runs, at its log and at XIDs of "
+        "the link; copies between GPUs are slower, and CUDA may not start"
     )
 
 

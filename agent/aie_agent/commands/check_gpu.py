@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from aie_agent.sources.kernel_log import KERNEL_FACILITY, KernelLog
 from aie_agent.sources.memory_channels import TABLE, channels, modules
 from aie_agent.sources.nvml import presence
 from aie_agent.sources.nvml.build import SimulationError, install_simulated
+from aie_agent.sources.nvml.facts import GpuFacts
 from aie_agent.sources.nvml.process_join import GONE_AFTER_S, OTHER_NAMESPACE, in_other_pid_namespace
 from aie_agent.sources.nvml.xid import from_kernel_log
 from aie_agent.sources.procfs import Procfs
@@ -56,7 +57,7 @@ async def _with_nvml(config: GpuSection, patience_s: float, second_look_s: float
     await host.ask()
     rows = [_driver(host, config), *_kernel_log()]
     for asked in host.asked:
-        rows += _gpu(asked, host.session.is_simulated)
+        rows += _gpu(asked, [other.facts for other in host.asked if other.facts and other is not asked], host.session.is_simulated)
     rows += map(gpu_row, checklist.check_topology([pair for asked in host.asked for pair in asked.pairs]))
     rows += await _processes(host, procfs, second_look_s)
     await host.close()
@@ -71,8 +72,8 @@ def _driver(host: GpuHost, config: GpuSection) -> GpuCheck:
     return GpuCheck("GPUs", count >= expected, config.expected > 0, True, text, f"{expected} are expected: see the kernel log")
 
 
-def _gpu(asked: Asked, is_simulated: bool) -> Iterator[GpuCheck]:
-    """The rows of one GPU: also what it told before it hung."""
+def _gpu(asked: Asked, others: Sequence[GpuFacts], is_simulated: bool) -> Iterator[GpuCheck]:
+    """The rows of one GPU: also what it told before it hung. `others` are the other GPUs of the host."""
     what = f"GPU {asked.index}"
     identity = asked.identity
     name = "" if identity is None else identity.name + (" (simulated)" if is_simulated else "") + f", {identity.pci_bus_id}"
@@ -85,7 +86,7 @@ def _gpu(asked: Asked, is_simulated: bool) -> Iterator[GpuCheck]:
     else:
         yield GpuCheck(what, True, False, True, name)
     if asked.facts is not None:
-        for check in checklist.check_gpu(asked.facts, numa_nodes()):
+        for check in checklist.check_gpu(asked.facts, numa_nodes(), others):
             yield gpu_row(check, f"{what}: ")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
 
-from aie_agent.analysis.gpu_problems import Live, faults
+from aie_agent.analysis.gpu_problems import Live, Others, faults
 from aie_agent.analysis.window import level_history, rate
 from aie_agent.outputs.gpu_since import Since
 from aie_agent.samples import Tags
@@ -101,10 +101,10 @@ def gpus(
     store: Store, now_s: float, window_s: float, details: Details | None = None, since: Since | None = None
 ) -> tuple[api.Gpu, ...]:
     """Every GPU that is there or should be, by index. Without `since` it is not known how long anything holds."""
+    found = {int(index): live for index, live in _by_gpu(store, now_s).items() if index.isdecimal() and "aie_gpu_up" in live}
     rows = [
-        _with_since(_gpu(int(index), live, now_s, window_s, details), now_s, since)
-        for index, live in _by_gpu(store, now_s).items()
-        if index.isdecimal() and "aie_gpu_up" in live
+        _with_since(_gpu(index, live, _without(found, index), now_s, window_s, details), now_s, since)
+        for index, live in found.items()
     ]
     return tuple(sorted(rows, key=lambda row: row.index))
 
@@ -120,11 +120,15 @@ def _by_gpu(store: Store, now_s: float) -> dict[str, dict[str, dict[Tags, Series
     return found
 
 
-def _gpu(index: int, live: Live, now_s: float, window_s: float, details: Details | None) -> api.Gpu:
+def _without(found: Mapping[int, Live], index: int) -> list[Live]:
+    return [live for other, live in found.items() if other != index]
+
+
+def _gpu(index: int, live: Live, others: Others, now_s: float, window_s: float, details: Details | None) -> api.Gpu:
     up_tags, up = next(iter(live["aie_gpu_up"].items()))
     info = dict(next(iter(live.get("aie_gpu_info", {})), ()))
     is_up = up.value == 1
-    wrong = (*(details.faults(index) if details else ()), *(faults(live, now_s) if is_up else ()))
+    wrong = (*(details.faults(index) if details else ()), *(faults(live, now_s, others) if is_up else ()))
     return api.Gpu(
         index=index,
         name=info.get("name", ""),

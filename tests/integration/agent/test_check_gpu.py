@@ -59,13 +59,31 @@ def test_nvlinks_that_are_not_active_are_told_and_count_in_the_topology(gpus: si
         for link in (3, 7):
             state.gpus[0].links[link].active = 0
         for link in range(18):
-            state.gpus[3].links[link].active = 0  # and this one has no bridge
+            state.gpus[3].links[link].active = 0  # as if the fabric manager had not come to it
     _, rows = check(gpus, tmp_path)
     assert "2 of 18 NVLinks are not active" in wrong(rows)["GPU 0: NVLink"]
-    assert rows["GPU 3: NVLink"]["found"] == "0 of 18 links active: no bridge"
-    assert "GPU 3: NVLink" not in wrong(rows)
+    assert rows["GPU 3: NVLink"]["found"] == "0 of 18 links active"
+    assert "none of 18 NVLinks is active, and another NVIDIA H100 80GB HBM3 has 18" in wrong(rows)["GPU 3: NVLink"]
     found = rows["GPUs to each other"]["found"]
     assert found.startswith("1 pair joined by 18 NVLinks (NV18); 2 pairs joined by 16 NVLinks (NV16); ")
+
+
+def test_errors_of_nvlink_5_are_told_as_the_source_reads_them(tmp_path: Path) -> None:
+    """Its links count packets, each link apart, in fields of their own."""
+    blackwell = simulate.Controller.create(tmp_path / "gpus", 1, "B200")
+    with blackwell.edit() as state:
+        state.gpus[0].links[2].packet_errors[0] = 3
+        state.gpus[0].links[7].packet_errors[0] = 4
+        state.gpus[0].links[7].packet_errors[8] = 1
+    _, rows = check(blackwell, tmp_path)
+    assert "malformed packet 7, recovery failed 1 (" in rows["GPU 0: NVLink"]["found"]
+
+
+def test_errors_of_older_links_are_told_once(gpus: simulate.Controller, tmp_path: Path) -> None:
+    with gpus.edit() as state:
+        state.gpus[0].links[2].replay_errors = 5
+    _, rows = check(gpus, tmp_path)
+    assert ": replay 5 (" in rows["GPU 0: NVLink"]["found"]
 
 
 def test_nvlinks_from_card_to_card_are_counted_by_bus_id(gpus: simulate.Controller, tmp_path: Path) -> None:

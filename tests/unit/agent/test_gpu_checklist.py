@@ -65,7 +65,8 @@ WELL = GpuFacts(
         replace(WELL, clock_events=("app_clocks",), app_clock_mhz=1200, app_clock_default_mhz=1980),  # as somebody wants it
         replace(WELL, clock_events=("sync_boost", "of the future")),
         replace(WELL, nvlinks=NvLinks(18, 0, {}, 18, {"replay": 2})),
-        replace(WELL, nvlinks=NvLinks(0, 12, {}, 0, {})),  # no bridge
+        replace(WELL, name="NVIDIA A100 80GB PCIe", nvlinks=NvLinks(0, 12, {}, 0, {})),  # no bridge
+        replace(WELL, name="NVIDIA H200", nvlinks=NvLinks(0, 18, {}, 0, {})),  # alone: a virtual machine that was given one GPU
         replace(WELL, ecc=False, ecc_pending=False, gpm=False),
     ],
 )

@@ -16,9 +16,7 @@ from aie_agent.analysis.links import (
     Moment,
     best_while_busy,
     card_lanes,
-    error_problem,
     generation_problem,
-    inactive_problem,
     slot_problem,
     width_problem,
 )
@@ -94,33 +92,6 @@ def test_no_lanes_are_missed_that_nobody_has(width: int | None, nvml: int | None
     if width is not None and width >= max(nvml or 0, kernel or 0):
         assert width_problem(link) is None
         assert slot_problem(link) is None
-
-
-def test_some_nvlinks_are_not_active() -> None:
-    assert "2 of 18 NVLinks are not active" in (inactive_problem(16, 2) or "")
-
-
-@pytest.mark.parametrize(("active", "inactive"), [(18, 0), (0, 12), (0, 0), (None, None), (18, None)])
-def test_all_nvlinks_or_none_are_normal(active: int | None, inactive: int | None) -> None:
-    """None: a card without a bridge, whose links are all inactive."""
-    assert inactive_problem(active, inactive) is None
-
-
-@pytest.mark.parametrize(
-    ("per_second", "expected"),
-    [
-        ({"replay": 0.1}, "replay 0.1/s"),
-        ({"recovery": 0.02, "crc_flit": 5.0}, "(recovery 0.02/s)"),
-        ({"crc_flit": 100.0}, "crc flit 100/s"),
-    ],
-)
-def test_nvlink_errors_that_rise(per_second: dict[str, float], expected: str) -> None:
-    assert expected in (error_problem(per_second) or "")
-
-
-@pytest.mark.parametrize("per_second", [{}, {"replay": 0.0, "recovery": 0.0}, {"crc_flit": 99.0, "crc_data": 50.0}, {"new": 9e9}])
-def test_nvlink_errors_of_a_link_that_is_well(per_second: dict[str, float]) -> None:
-    assert error_problem(per_second) is None
 
 
 def test_an_older_generation_while_busy() -> None:

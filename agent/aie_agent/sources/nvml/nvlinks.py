@@ -96,7 +96,5 @@ def _over_links(door: Door, device: Device, row: Row, links: int) -> int | None:
 
 
 def _plain(value: object) -> int | None:
-    if value is None or isinstance(value, Absent):
-        return None
     found = number(value)
     return None if isinstance(found, Absent) else int(found)
