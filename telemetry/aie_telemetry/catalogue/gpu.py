@@ -22,7 +22,7 @@ GPU_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_gpu_memory_used_bytes", "bytes", _GPU, "Memory that processes hold, without what the driver reserves."),
     gauge("aie_gpu_memory_reserved_bytes", "bytes", _GPU, "Memory that driver and firmware keep for themselves. Absent on drivers that do not tell it apart."),
     gauge("aie_gpu_memory_free_bytes", "bytes", _GPU, "Memory that nobody holds."),
-    gauge("aie_gpu_memory_unified", "1", _GPU, "1 where the GPU has no memory of its own and uses the host's (GB10, Grace)."),
+    gauge("aie_gpu_memory_unified", "1", _GPU, "1 where the GPU has no memory of its own and uses the host's (GB10, Jetson). Grace Hopper and Grace Blackwell have their own."),
     gauge("aie_gpu_utilization_ratio", "ratio", _GPU, "Share of time in which a kernel ran, however small: not how much of the GPU it used. See aie_gpu_sm_active_ratio."),
     gauge("aie_gpu_memory_utilization_ratio", "ratio", _GPU, "Share of time in which memory was read or written: not how much of its bandwidth."),
     gauge("aie_gpu_encoder_utilization_ratio", "ratio", _GPU, "Share of time in which the video encoder was busy."),
