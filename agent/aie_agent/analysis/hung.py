@@ -33,6 +33,8 @@ from aie_agent.series import HistogramSeries, Series
 from aie_agent.store import AnySeries
 from aie_telemetry.api import Evidence, Finding
 
+SYNC_WAIT: Final = "aie_cuda_sync_longest_wait_seconds"
+SYNC_WAIT_S: Final = 5.0
 CAUSE: Final = "engine_hung"
 
 _NOW_AND_THEN: Final = (
@@ -91,7 +93,11 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
         severity="critical" if stalled is not None or stopped else "warning",
         since_s=min(moments),
         summary=_summary(engine, stalled, stopped),
-        evidence=(*_evidence(stalled, silent_s, processes, limit_s, now_s), *_of_stacks(stacks)),
+        evidence=(
+            *_evidence(stalled, silent_s, processes, limit_s, now_s),
+            *_of_device(view, engine, now_s),
+            *_of_stacks(stacks),
+        ),
         advice=advice(processes),
         not_visible=(_NOT_SEEN[view.store.current("aie_gpu_utilization_ratio", now_s) is not None], *stacks.problems),
     )
@@ -261,6 +267,14 @@ def _evidence(
     cores = [process.cpu_cores for process in processes if process.cpu_cores is not None]
     if cores:
         yield Evidence(text=f"its processes use {sum(cores):.2f} CPU cores", metric="aie_process_cpu_seconds_total")
+
+
+def _of_device(view: View, engine: str, now_s: float) -> Iterator[Evidence]:
+    """A thread that the device does not let go: a kernel that does not end, or a collective whose other side is gone."""
+    waits_s = view.store.current(SYNC_WAIT, now_s, engine=engine)
+    if waits_s is not None and waits_s >= SYNC_WAIT_S:
+        text = f"a thread has been inside a CUDA synchronisation for {waits_s:.0f} s (limit {SYNC_WAIT_S:g} s)"
+        yield Evidence(text=text, metric=SYNC_WAIT)
 
 
 def _of_stacks(stacks: Stacks) -> Iterator[Evidence]:

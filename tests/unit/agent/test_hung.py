@@ -269,6 +269,18 @@ class TestStopped:
         assert world.at(1000.0) is None, "loading a model looks like this"
 
 
+def test_a_thread_that_the_gpu_does_not_let_go_is_evidence() -> None:
+    """Only beside a hang: a synchronisation of a busy engine may well take seconds."""
+    world = World()
+    tags = (("engine", "e"),)
+    world.store.apply(Batch("bpf", 1000.0, [Point("aie_cuda_sync_longest_wait_seconds", Kind.GAUGE, tags, 42.0)], period_s=300.0))
+    assert world.at(1001.0) is None
+    busy(world, 0, 60)
+    finding = world.at(1059.0)
+    assert finding is not None
+    assert any("inside a CUDA synchronisation for 42 s (limit 5 s)" in each.text for each in finding.evidence)
+
+
 def test_a_finding_is_a_metric_while_it_holds() -> None:
     world = World()
 
