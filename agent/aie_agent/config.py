@@ -85,6 +85,19 @@ class FindingsSection(_Section, frozen=True):
     stacks: bool = True
 
 
+class LeaksSection(_Section, frozen=True):
+    """[leaks]: whether memory is followed for leaks, how fast its time runs (every window is divided by `time_scale`: 60 makes a day 24
+    minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, and for how long
+    memory must last to be no matter. docs/leaks.md."""
+
+    enabled: bool = True
+    time_scale: float = 1.0
+    warm_up: Duration = Duration(1800.0)
+    warm_up_requests: int = 100
+    limit_mb_per_hour: float = 30.0
+    horizon: Duration = Duration(14 * 86_400.0)
+
+
 class GpuSection(_Section, frozen=True):
     """[gpu]: whether and how often the GPUs are read, how many there should be, whether GPM is used, and whether they are
     simulated ("8:H100")."""
@@ -145,6 +158,7 @@ class Config(_Section, frozen=True):
     sources: SourcesSection = SourcesSection()
     discovery: DiscoverySection = DiscoverySection()
     findings: FindingsSection = FindingsSection()
+    leaks: LeaksSection = LeaksSection()
     gpu: GpuSection = GpuSection()
     dcgm: DcgmSection = DcgmSection()
     bpf: BpfSection = BpfSection()
@@ -211,6 +225,7 @@ def _check_values(config: Config, origin: str) -> None:
     unfit = next((name for name in names if not is_engine_name(name)), None)
     duplicate = next((name for name in names if names.count(name) > 1), None)
     sources, store, hung_after, gpu, bpf = config.sources, config.store, config.findings.hung_after, config.gpu, config.bpf
+    leaks = config.leaks
     unknown_set = next((name for name in bpf.without if name not in PROBE_SETS), None)
     rules = [
         (not 100 <= store.max_series <= 100_000, "store.max_series", "accepted: 100 to 100000 (4.8 kB each at one point a second)"),
@@ -226,6 +241,11 @@ def _check_values(config: Config, origin: str) -> None:
             "findings.hung_after",
             'accepted: at least "2s" and twice sources.scrape_period, at most store.retention',
         ),
+        (not 1 <= leaks.time_scale <= 10_000, "leaks.time_scale", "accepted: 1 to 10000"),
+        (not 60 <= leaks.warm_up <= 86_400, "leaks.warm_up", 'accepted: "1m" to "24h"'),
+        (not 0 <= leaks.warm_up_requests <= 1_000_000, "leaks.warm_up_requests", "accepted: 0 to 1000000"),
+        (not 1 <= leaks.limit_mb_per_hour <= 100_000, "leaks.limit_mb_per_hour", "accepted: 1 to 100000"),
+        (not 3600 <= leaks.horizon <= 366 * 86_400, "leaks.horizon", 'accepted: "1h" to "8784h"'),
         (not 0.1 <= gpu.period <= 60, "gpu.period", 'accepted: "100ms" to "60s"'),
         (not gpu.period <= gpu.slow_period <= 3600, "gpu.slow_period", 'accepted: at least gpu.period, at most "1h"'),
         (not 1 <= gpu.hung_after <= 3600, "gpu.hung_after", 'accepted: "1s" to "1h"'),

@@ -1,0 +1,243 @@
+"""One line of memory followed over days: samples become cells, cells bins, and bins a state. Thin: the rules are in
+`verdict.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter
+from aie_agent.analysis.leaks.load_adjust import LoadFit
+from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
+from aie_agent.analysis.leaks.standing import FAST, NOTHING, End, Past, Standing, after_bin, after_cell, first_found
+from aie_agent.analysis.leaks.verdict import fast_rise, is_quiet, rise
+
+_NO_LOW: Final = (0.0, 0.0, 0.0)
+_MOST_PAST: Final = 4
+
+
+class Cell(NamedTuple):
+    """Five minutes: its number, least size, mean size, load and size of caches."""
+
+    number: int
+    low: Low
+    mean: Low
+
+
+class Line:
+    """One quantity of memory of an engine since its warm-up ended at `origin_s`. Samples in, a `Standing` out. Its memory is
+    bounded: two days of bins."""
+
+    def __init__(self, settings: LeakSettings, origin_s: float) -> None:
+        self._settings = settings
+        self.origin_s = origin_s
+        self.standing: Standing = NOTHING
+        self.past: list[Past] = []
+        self.judged = False
+        self._bins: list[Bin] = []
+        self._cells: list[Cell] = []  # of the bin that is not complete
+        self._fast: list[Cell] = []
+        self._fit = LoadFit()
+        self._by = Adjust()
+        self._ten: Cell | None = None
+        self._with_cache = self._cache_moved = 0.0
+        self._probed_s = -math.inf
+        self._cell_number = 0
+        self._cell_end_s = origin_s + settings.cell_s
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count = 0
+        self._low_adjusted = math.inf
+        self._low = _NO_LOW
+        self._sum = self._sum_load = self._sum_cache = 0.0
+
+    def add(self, time_s: float, size_bytes: float, load: float = 0.0, cache_bytes: float = 0.0) -> None:
+        """Takes a sample. Times must not go back, and not lie before the origin."""
+        if time_s >= self._cell_end_s:
+            self._close_cell()
+            self._cell_number = int((time_s - self.origin_s) / self._settings.cell_s)
+            self._cell_end_s = self.origin_s + (self._cell_number + 1) * self._settings.cell_s
+        size = size_bytes - self._by.bytes_per_load * load - self._by.of_cache * cache_bytes
+        if size < self._low_adjusted:
+            self._low_adjusted, self._low = size, (size_bytes, load, cache_bytes)
+        self._count += 1
+        self._sum += size_bytes
+        self._sum_load += load
+        self._sum_cache += cache_bytes
+
+    def close(self) -> None:
+        """No more samples come: what is not complete is judged as far as it goes, if it is most of a cell or bin."""
+        self._close_cell()
+        if len(self._cells) > CELLS_PER_BIN // 2:
+            self._close_bin()
+
+    @property
+    def level(self) -> Level:
+        """What it is now."""
+        return self.standing.level
+
+    @property
+    def floors(self) -> tuple[float, float] | None:
+        """The first and the last floor that are remembered, adjusted; None before there is one."""
+        return (self._bins[0].low.adjusted(self._by), self._bins[-1].low.adjusted(self._by)) if self._bins else None
+
+    def risen_since(self, time_s: float) -> float | None:
+        """By how much its floors have risen since a moment, in bytes, as far back as is remembered; None where nothing is."""
+        wanted = int((time_s - self.origin_s) / self._settings.bin_s)
+        rows: Sequence[Bin | Cell] = self._bins if len(self._bins) > 1 else self._fast
+        if len(rows) < 2:
+            return None
+        first = next((each for each in rows if each.number >= wanted), rows[-1]) if rows is self._bins else rows[0]
+        return rows[-1].low.adjusted(self._by) - first.low.adjusted(self._by)
+
+    @property
+    def bytes_per_load(self) -> float:
+        """Bytes that go with each request in flight."""
+        return self._by.bytes_per_load
+
+    @property
+    def goes_with_cache(self) -> float:
+        """Bytes by which it changed for each byte that known caches changed by."""
+        return self._with_cache / self._cache_moved if self._cache_moved else 0.0
+
+    def holds_cache(self, holds: bool) -> None:
+        """Whether known caches lie in this line, so that they are taken off."""
+        self._by = self._by._replace(of_cache=1.0 if holds else 0.0)
+
+    def probed(self, time_s: float) -> None:
+        """The engine was made to give back what it only retains: memory that returns now was retained."""
+        self._probed_s = time_s
+
+    def time_s(self, bin_number: int) -> float:
+        """When a bin began."""
+        return self.origin_s + bin_number * self._settings.bin_s
+
+    def _close_cell(self) -> None:
+        count = self._count
+        if not count:
+            return
+        mean = Low(self._sum / count, self._sum_load / count, self._sum_cache / count)
+        cell = Cell(self._cell_number, Low(*self._low), mean)
+        self._clear()
+        if self._cells and self._cells[-1].number // CELLS_PER_BIN != cell.number // CELLS_PER_BIN:
+            self._close_bin()
+        self._cells.append(cell)
+        self._learn(cell)
+        self._judge_fast(cell)
+        if (cell.number + 1) % CELLS_PER_BIN == 0:
+            self._close_bin()
+
+    def _learn(self, cell: Cell) -> None:
+        """What goes with load and caches is learnt from one pair of cells to the next."""
+        before = self._fast[-1] if self._fast else None
+        if cell.number % 2 == 0 or before is None or before.number != cell.number - 1:
+            return
+        ten = Cell(cell.number // 2, cell.low, Low(*((a + b) / 2 for a, b in zip(before.mean, cell.mean, strict=True))))
+        if self._ten is not None and self._ten.number == ten.number - 1:
+            size, load, cache = (b - a for a, b in zip(self._ten.mean, ten.mean, strict=True))
+            self._fit.add(load, size - self._by.of_cache * cache)
+            self._with_cache += size * cache
+            self._cache_moved += cache * cache
+        self._ten = ten
+
+    def _judge_fast(self, cell: Cell) -> None:
+        if self._fast and self._fast[-1].number != cell.number - 1:
+            self._fast.clear()
+        self._fast = [*self._fast[1 - FAST_CELLS :], cell]
+        if len(self._fast) < FAST_CELLS:
+            return
+        lows = [each.low.adjusted(self._by) for each in self._fast]
+        self.judged = self.judged or is_quiet(lows, self._settings)
+        first, last = self._fast[0], self._fast[-1]
+        older = (each for each in self._bins if (each.number + 1) * CELLS_PER_BIN <= first.number)
+        slope = fast_rise(lows, max((each.high_bytes for each in older), default=-math.inf), self._settings)
+        if slope is not None and self.standing.level == "none":
+            since_s = self.origin_s + first.number * self._settings.cell_s
+            self.standing = Standing("suspect", since_s, slope, FAST, 1.0, first.low, last.low, last.mean.load)
+        elif self.standing.tier == FAST:
+            before = self.standing
+            self.standing, how = after_cell(before, lows, last.low, self._by, self._settings)
+            if how is not None:
+                self._note_end(before, how, self.origin_s + (cell.number + 1) * self._settings.cell_s)
+
+    def _close_bin(self) -> None:
+        cells, self._cells = self._cells, []
+        lows = [cell.low.adjusted(self._by) for cell in cells]
+        least = cells[lows.index(min(lows))]
+        scattered = scatter(lows)
+        load = sum(cell.mean.load for cell in cells) / len(cells)
+        number = cells[0].number // CELLS_PER_BIN
+        self._bins.append(Bin(number, least.low, max(lows), -1.0 if scattered is None else scattered, load))
+        if len(self._bins) > MOST_BINS:
+            del self._bins[0]
+        self._by = self._by._replace(bytes_per_load=self._fit.bytes_per_load())
+        self._judge()
+
+    def _judge(self) -> None:
+        found = None
+        for tier in TIERS:
+            result = rise(self._bins, tier, self._by, self._settings)
+            self.judged = self.judged or (result is not None and not tier.sudden)
+            if found is None and result is not None and not isinstance(result, str):
+                found = (tier, result)
+        if found is not None:
+            tier, result = found
+            self.standing = first_found(self.standing, tier, result, self._bins, self._by, self.time_s)
+        before = self.standing
+        self.standing, how = after_bin(before, self._bins, self._by, self._settings)
+        if how is not None:
+            self._note_end(before, how, self.time_s(self._bins[-1].number + 1))
+
+    def _note_end(self, before: Standing, how: End, until_s: float) -> None:
+        """What was a leak until now is remembered, and so is a suspicion that a probe has settled."""
+        probed = how == "returned" and until_s - self._probed_s <= 2 * self._settings.bin_s
+        if before.level == "leak" or probed:
+            self.past = [*self.past[1 - _MOST_PAST :], Past("probed" if probed else how, before, until_s)]
+
+    def dump(self) -> dict[str, Any]:
+        """Its state as plain numbers: about 3 KB a day."""
+        return {
+            "origin_s": self.origin_s,
+            "judged": self.judged,
+            "standing": self.standing.dump(),
+            "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
+            "bins": [[each.number, *each.low, *each[2:]] for each in self._bins],
+            "cells": [[each.number, *each.low, *each.mean] for each in self._cells],
+            "fast": [[each.number, *each.low, *each.mean] for each in self._fast],
+            "fit": self._fit.sums(),
+            "cache": [self._with_cache, self._cache_moved, self._by.of_cache],
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], settings: LeakSettings) -> Line:
+        """What `dump` gave. Raises ValueError, TypeError or KeyError for anything else."""
+        line = cls(settings, float(state["origin_s"]))
+        line.judged = bool(state["judged"])
+        line.standing = Standing.restored(state["standing"])
+        line.past = [Past(str(how), Standing.restored(standing), float(until_s)) for how, standing, until_s in state["past"]]
+        line._bins = [_bin(each) for each in state["bins"]]
+        line._cells = [_cell(each) for each in state["cells"]]
+        line._fast = [_cell(each) for each in state["fast"]]
+        line._fit = LoadFit(_numbers(state["fit"], 6))
+        line._with_cache, line._cache_moved, of_cache = _numbers(state["cache"], 3)
+        line._by = Adjust(line._fit.bytes_per_load(), of_cache)
+        return line
+
+
+def _bin(values: Sequence[Any]) -> Bin:
+    number, size, load, cache, high, scattered, mean_load = _numbers(values, 7)
+    return Bin(int(number), Low(size, load, cache), high, scattered, mean_load)
+
+
+def _cell(values: Sequence[Any]) -> Cell:
+    numbers = _numbers(values, 7)
+    return Cell(int(numbers[0]), Low(*numbers[1:4]), Low(*numbers[4:]))
+
+
+def _numbers(values: Sequence[Any], count: int) -> list[float]:
+    numbers = [float(value) for value in values]
+    if len(numbers) != count or not all(math.isfinite(number) for number in numbers):
+        raise ValueError(f"expected {count} finite numbers")
+    return numbers

@@ -1,0 +1,115 @@
+"""Which quantities are followed, what it means when one rises, and what must rise with it: a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+LeakClass = Literal[
+    "live_tensors",
+    "fragmentation",
+    "outside_allocator",
+    "python_objects",
+    "native_heap",
+    "anonymous_mappings",
+    "another_process",
+    "kv_accounting",
+    "unknown",
+]
+"""Whose memory it is that grows. Which of Python objects, native heap and mappings it is, only a look into the process tells."""
+
+IN_WORDS: Final[dict[LeakClass, str]] = {
+    "live_tensors": "live tensors",
+    "fragmentation": "fragmentation",
+    "outside_allocator": "outside the allocator",
+    "python_objects": "Python objects",
+    "native_heap": "native heap",
+    "anonymous_mappings": "anonymous mappings",
+    "another_process": "another process",
+    "kv_accounting": "KV accounting",
+    "unknown": "class unknown",
+}
+
+
+class Sample(NamedTuple):
+    """What is known of an engine's memory on a device at a moment, in bytes; None where it is not. `load` is requests in flight,
+    `requests` how many there were in all. `cache_bytes` are caches that are known and bounded. `driver_bytes` is what was asked of
+    the CUDA driver and not freed, as probes see it. `event` names what happened just then."""
+
+    time_s: float
+    physical_bytes: float | None = None
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    driver_bytes: float | None = None
+    load: float | None = None
+    cache_bytes: float | None = None
+    requests: float | None = None
+    event: str = ""
+
+
+class LineSpec(NamedTuple):
+    """A line: how it is made of a sample, the class of a leak in it, and in words. `grows` names the line that must rise by at
+    least half as much, or, where `grows_not`, must not: free memory that an allocator keeps while less of it is in use is no
+    fragmentation. A `total` says that something grows, and its parts say what. `tells` is False for what is kept only to compare
+    with."""
+
+    name: str
+    leak_class: LeakClass
+    value: Callable[[Sample], float | None]
+    words: str
+    metric: str
+    grows: str = ""
+    grows_not: bool = False
+    total: bool = False
+    tells: bool = True
+
+
+def _cached(sample: Sample) -> float | None:
+    return _difference(sample.reserved_bytes, sample.allocated_bytes)
+
+
+def _outside(sample: Sample) -> float | None:
+    known = sample.allocated_bytes if sample.reserved_bytes is None else sample.reserved_bytes
+    return _difference(sample.physical_bytes, known)
+
+
+def _driver(sample: Sample) -> float | None:
+    """What the driver gave beyond the allocator's share; all of it where no allocator tells."""
+    if sample.driver_bytes is None or sample.reserved_bytes is None:
+        return sample.driver_bytes
+    return sample.driver_bytes - sample.reserved_bytes
+
+
+def _idle_cache(sample: Sample) -> float | None:
+    """What a cache holds while no request is in flight."""
+    return sample.cache_bytes if sample.load == 0 else None
+
+
+def _difference(whole: float | None, part: float | None) -> float | None:
+    return None if whole is None or part is None else whole - part
+
+
+_ALLOCATED: Final = "aie_engine_allocator_allocated_bytes"
+_RESERVED: Final = "aie_engine_allocator_reserved_bytes"
+_PHYSICAL: Final = "aie_engine_memory_physical_bytes"
+_UNACCOUNTED: Final = "aie_engine_memory_unaccounted_bytes"
+_OUTSTANDING: Final = "aie_cuda_memory_outstanding_bytes"
+
+LINES: Final = (
+    LineSpec("allocated", "live_tensors", lambda s: s.allocated_bytes, "allocated memory", _ALLOCATED),
+    LineSpec("cached", "fragmentation", _cached, "reserved less allocated memory", _RESERVED, grows="reserved"),
+    LineSpec("outside", "outside_allocator", _outside, "physical memory beyond the allocator's", _UNACCOUNTED, grows="physical"),
+    LineSpec("driver", "outside_allocator", _driver, "memory asked of the CUDA driver beyond the allocator's", _OUTSTANDING),
+    LineSpec("reserved", "unknown", lambda s: s.reserved_bytes, "reserved memory", _RESERVED, total=True),
+    LineSpec("physical", "unknown", lambda s: s.physical_bytes, "physical memory", _PHYSICAL, total=True),
+)
+"""Parts first."""
+
+CACHE_LINES: Final = ("allocated", "cached", "outside", "physical")
+"""Where a known cache may lie: in the part that moves with it; where no parts are known, in the whole."""
+
+ACCOUNTING: Final = LineSpec(
+    "accounting", "kv_accounting", _idle_cache, "what the cache holds while no request runs", "aie_engine_kv_used_tokens",
+    grows="physical", grows_not=True,
+)  # fmt: skip
+"""Of recordings: a pool of fixed size whose blocks get lost rises at idle, and no byte grows."""

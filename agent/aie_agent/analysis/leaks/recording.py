@@ -1,0 +1,157 @@
+"""Recordings of memory as CSV: read row by row, in constant memory, and refused where they cannot mean what they say."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TextIO
+
+from aie_agent.analysis.leaks.lines import Sample
+
+REQUIRED: Final = ("time_s", "physical_bytes")
+OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "event")
+_SIZES: Final[tuple[str, ...]] = ("physical_bytes", "allocated_bytes", "reserved_bytes")
+_MORE: Final[tuple[str, ...]] = ("load", "cache_bytes")
+COLUMNS: Final = REQUIRED + OPTIONAL
+
+_MOST_BACK_STEPS: Final = 3
+_MILLISECONDS: Final = 1e11
+"""The year 5138 in seconds, 1973 in milliseconds."""
+_LARGEST: Final = 1e18
+
+
+class RecordingError(Exception):
+    """A file that is no recording: one line that says where and why."""
+
+
+class Seen:
+    """What a file turned out to have, besides its samples."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.missing = 0
+        self.back_steps = 0
+        self.longest_gap_s = 0.0
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self.columns: tuple[str, ...] = ()
+
+    @property
+    def length_s(self) -> float:
+        """From the first row to the last."""
+        return 0.0 if self.first_s is None or self.last_s is None else self.last_s - self.first_s
+
+
+def read(path: Path, seen: Seen) -> Iterator[Sample]:
+    """The rows of a file, times ascending: where the clock was set back, they count on. Raises RecordingError."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from _rows(file, path.name, seen)
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecordingError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+    except csv.Error as error:
+        raise RecordingError(f"{path}: not CSV: {error}") from error
+
+
+def _rows(file: TextIO, name: str, seen: Seen) -> Iterator[Sample]:
+    reader = csv.reader(file)
+    header = next(reader, None)
+    if header is None:
+        raise RecordingError(f"{name}: empty: expected the header {','.join(REQUIRED)}[,...]")
+    make = _maker(header, name, seen)
+    offset_s = 0.0
+    before_s = -math.inf
+    for row in reader:
+        if not row:
+            continue
+        try:
+            sample = make(row)
+        except ValueError as error:
+            raise RecordingError(f"{name}: line {reader.line_num}: {error}") from error
+        time_s = sample.time_s + offset_s
+        if time_s < before_s:
+            seen.back_steps += 1
+            if seen.back_steps > _MOST_BACK_STEPS:
+                raise RecordingError(
+                    f"{name}: line {reader.line_num}: time_s goes back for the {seen.back_steps}th time: not in order"
+                )
+            offset_s += before_s - time_s
+            time_s = before_s
+        elif seen.rows:
+            seen.longest_gap_s = max(seen.longest_gap_s, time_s - before_s)
+        before_s = seen.last_s = time_s
+        seen.first_s = time_s if seen.first_s is None else seen.first_s
+        seen.rows += 1
+        yield sample if offset_s == 0 else sample._replace(time_s=time_s)
+
+
+def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sample]:
+    """From the cells of a row to a sample. The function it returns raises ValueError."""
+    names = [cell.strip() for cell in header]
+    _check_header(names, name)
+    seen.columns = tuple(names)
+    at = {column: names.index(column) for column in names}
+    width = len(names)
+    numbers = [(column, at[column]) for column in _SIZES if column in at]
+    more = [(column, at[column]) for column in _MORE if column in at]
+    time_at, event_at = at["time_s"], at.get("event")
+
+    def make(row: list[str]) -> Sample:
+        if len(row) != width:
+            raise ValueError(f"expected {width} cells, got {len(row)}")
+        values: dict[str, float | None] = {}
+        for column, index in numbers:
+            values[column] = value = _number(row[index], column)
+            if value is None:
+                seen.missing += 1
+        for column, index in more:
+            values[column] = _number(row[index], column)
+        return Sample(_time(row[time_at]), **values, event="" if event_at is None else row[event_at].strip())
+
+    return make
+
+
+def _check_header(names: list[str], name: str) -> None:
+    for column in names:
+        if column not in COLUMNS:
+            close = difflib.get_close_matches(column, COLUMNS, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise RecordingError(f"{name}: unknown column {column!r}: {hint}accepted: {','.join(COLUMNS)}")
+    for column in REQUIRED:
+        if column not in names:
+            raise RecordingError(f"{name}: column {column} is missing: accepted: {','.join(COLUMNS)}")
+    twice = next((column for column in names if names.count(column) > 1), None)
+    if twice is not None:
+        raise RecordingError(f"{name}: column {twice} stands there twice")
+
+
+def _time(cell: str) -> float:
+    try:
+        time_s = float(cell)
+    except ValueError:
+        raise ValueError(f"time_s: expected seconds, got {cell!r}") from None
+    if not math.isfinite(time_s):
+        raise ValueError(f"time_s: expected seconds, got {cell!r}")
+    if abs(time_s) > _MILLISECONDS:
+        raise ValueError(f"time_s: {cell} is no number of seconds; milliseconds?")
+    return time_s
+
+
+def _number(cell: str, column: str) -> float | None:
+    """None for an empty cell and for NaN: nothing is known then."""
+    try:
+        value = float(cell)
+    except ValueError:
+        if not cell.strip():
+            return None
+        raise ValueError(f"{column}: expected a number, got {cell!r}") from None
+    if value != value:
+        return None
+    if not 0 <= value <= _LARGEST:
+        raise ValueError(f"{column}: expected 0 to {_LARGEST:g}, got {cell}")
+    return value

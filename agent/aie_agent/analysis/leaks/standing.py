@@ -1,0 +1,139 @@
+"""What a line is held to be, how it becomes so, and how it ends: given back, or risen no more. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, block_floors, increments, noise
+from aie_agent.analysis.leaks.settings import FAST_CELLS, TIERS, LeakSettings, Level, Tier
+from aie_agent.analysis.leaks.theil_sen import Slope
+from aie_agent.analysis.leaks.verdict import Rise
+
+FAST: Final = "8 floors of 5 min"
+"""The fast lane, for quiet counters."""
+
+End = Literal["returned", "stopped"]
+"""Back where it was before, or rising no more."""
+
+RANK: Final[dict[Level, int]] = {"none": 0, "suspect": 1, "leak": 2}
+"""How grave."""
+_RETURNED: Final = 0.3
+"""A floor that is back to less than this share of the rise: the memory was given back."""
+_STOPPED: Final = 0.25
+"""A window that rises by less than this share of what the leak would have added: it has stopped."""
+_IDLE: Final = 0.25
+"""A load below this share of that of the leak: that it stands still says nothing."""
+
+
+class Standing(NamedTuple):
+    """What a line is now; `since_s` is when the rise began, `slope` in bytes a second, `tier` the rule that told, `share` of pairs
+    of floors between which it rose faster than the limit. `base` and `peak` are the floor at the beginning and the highest since;
+    `load` is the mean load while it rose."""
+
+    level: Level
+    since_s: float
+    slope: Slope
+    tier: str
+    share: float
+    base: Low
+    peak: Low
+    load: float
+
+    def dump(self) -> list[Any]:
+        """As plain values."""
+        return [self.level, self.since_s, list(self.slope), self.tier, self.share, list(self.base), list(self.peak), self.load]
+
+    @classmethod
+    def restored(cls, values: Sequence[Any]) -> Standing:
+        """What `dump` gave. Raises ValueError or TypeError for anything else."""
+        level, since_s, slope, tier, share, base, peak, load = values
+        if level not in get_args(Level):
+            raise ValueError(f"no level: {level!r}")
+        sloped = Slope(*map(float, slope))
+        lows = [Low(*map(float, each)) for each in (base, peak)]
+        return cls(level, float(since_s), sloped, str(tier), float(share), lows[0], lows[1], float(load))
+
+
+class Past(NamedTuple):
+    """A leak that was: how it ended (`probed`: given back when it was asked to), what it was, until when."""
+
+    how: str
+    standing: Standing
+    until_s: float
+
+
+NOTHING: Final = Standing("none", 0.0, Slope(0.0, 0.0, 0.0), "", 0.0, Low(0.0), Low(0.0), 0.0)
+
+
+def first_found(
+    before: Standing, tier: Tier, found: Rise, bins: Sequence[Bin], by: Adjust, time_s: Callable[[int], float]
+) -> Standing:
+    """The standing after a tier has found a rise. What is graver stays; what is as grave goes on, with the newer slope."""
+    if RANK[before.level] > RANK[tier.level]:
+        return before
+    first = _began(bins, tier, found.first, by)
+    since_s, base = time_s(first.number), first.low
+    if before.level != "none" and before.since_s <= since_s:
+        since_s, base = before.since_s, before.base
+    window = [each for each in bins if each.number >= found.first.number]
+    load = sum(each.load for each in window) / len(window)
+    peak = max((each.low for each in window[-tier.bins :]), key=lambda low: low.adjusted(by))
+    return Standing(tier.level, since_s, found.slope, tier.name, found.share, base, peak, load)
+
+
+def _began(bins: Sequence[Bin], tier: Tier, first: Bin, by: Adjust) -> Bin:
+    """Where the rise began: blocks before the window that rose into it belong to it; in the first of all, the last bin that was
+    still at its floor."""
+    end = next(index for index, each in enumerate(bins) if each.number >= first.number)
+    block = bins[end : end + tier.bins]
+    while end >= tier.bins:
+        older = bins[end - tier.bins : end]
+        if _floor(block, by) - _floor(older, by) <= 2 * noise(older, []):
+            break
+        block, end = older, end - tier.bins
+    highest = _floor(block, by) + 2 * noise(block, [])
+    return next(each for each in reversed(block) if each.low.adjusted(by) <= highest)
+
+
+def _floor(bins: Sequence[Bin], by: Adjust) -> float:
+    return min(each.low.adjusted(by) for each in bins)
+
+
+def after_bin(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings) -> tuple[Standing, End | None]:
+    """The standing after one more bin, and how it ended, if it did."""
+    if standing.level == "none" or standing.tier == FAST:
+        return standing, None
+    level = bins[-1].low.adjusted(by)
+    base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
+    if level < base + _RETURNED * (peak - base):
+        return NOTHING, "returned"
+    if level > peak:
+        standing = standing._replace(peak=bins[-1].low)
+    return (NOTHING, "stopped") if _has_stopped(standing, bins, by, settings) else (standing, None)
+
+
+def _has_stopped(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings) -> bool:
+    tier = next(each for each in TIERS if each.name == standing.tier)
+    blocks = 3 if tier.level == "suspect" else tier.blocks
+    floors = block_floors(bins, tier.bins, blocks, by)
+    if floors is None:
+        return False
+    span = (floors[0].number + 1) * tier.bins
+    loads = [each.load for each in bins if each.number > bins[-1].number - span]
+    if tier.level == "leak" and sum(loads) / len(loads) < _IDLE * standing.load:
+        return False
+    expected = standing.slope.value * tier.bins * settings.bin_s
+    return sum(increments(floors)) / (blocks - 1) < _STOPPED * expected
+
+
+def after_cell(
+    standing: Standing, lows: Sequence[float], last: Low, by: Adjust, settings: LeakSettings
+) -> tuple[Standing, End | None]:
+    """The standing of the fast lane after one more cell, whose least size is `last`, and how it ended, if it did."""
+    base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
+    if lows[-1] < base + _RETURNED * (peak - base):
+        return NOTHING, "returned"
+    if lows[-1] - lows[0] < _STOPPED * standing.slope.value * settings.cell_s * (FAST_CELLS - 1):
+        return NOTHING, "stopped"
+    return (standing._replace(peak=last) if lows[-1] > peak else standing), None

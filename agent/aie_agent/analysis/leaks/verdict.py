@@ -1,0 +1,119 @@
+"""When floors that rise are a leak: the rules, as pure functions.
+
+Floors must rise step by step; the rise must not slow down (a cache or a pool that fills), nor be one step (a workspace taken once);
+and its slope must surely be above the limit. Six floors in random order rise with a chance of 1/6! = 1/720 a look, and by enough to
+matter hardly ever: 0 of 1000 simulated runs of 72 h over what is normal ended as a leak (docs/leaks.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Floor, block_floors, increments, noise, scatter
+from aie_agent.analysis.leaks.settings import LeakSettings, Level, Tier
+from aie_agent.analysis.leaks.theil_sen import Slope, theil_sen
+
+_SLOWED: Final[dict[Level, float]] = {"suspect": 0.7, "leak": 0.6}
+"""Late increments below this share of the early ones: it levels off. Half a day tells less, so it has to be plainer."""
+_FLAT: Final = 0.35
+"""A step below this share of the mean one is none: three steps of a pool and some noise between them are no steady rise."""
+_ONE_STEP: Final = 0.6
+"""A single increment above this share of the whole rise: a step."""
+_FAST_SLOWED: Final = 0.9
+_FAST_NOISE: Final = 0.25
+"""The fast lane's counters are quiet, so it can ask for more: a warm-up of two hours slows by more within 40 minutes."""
+
+_Z: Final[dict[Level, float]] = {"suspect": 1.6449, "leak": 1.2816}
+"""How sure the lower bound of a slope is: 95 % for twelve hours, 90 % for a day and more, which has more to say by itself."""
+
+
+class Rise(NamedTuple):
+    """Floors that rise as a leak's do: by which rule, how fast (bytes a second), from which bin to which, from which floor to
+    which, and the share of pairs of floors between which it rose faster than the limit."""
+
+    tier: str
+    slope: Slope
+    first: Bin
+    last: Bin
+    first_bytes: float
+    last_bytes: float
+    share: float
+
+
+def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings) -> Rise | str | None:
+    """What the floors of a tier show: a rise, a word why it is none, or None where there are too few of them."""
+    floors = block_floors(bins, tier.bins, tier.blocks, by)
+    if floors is None:
+        return None
+    span = (floors[0].number + 1) * tier.bins
+    window = [each for each in bins if each.number > bins[-1].number - span]
+    scattered = 2 * noise(window, floors)
+    reason = _no_rise(increments(floors), scattered, tier) or _one_step(floors)
+    if reason is not None:
+        return reason
+    if tier.level == "suspect":
+        older = bins[: len(bins) - len(window)]
+        if not _is_new_ground(older, tier.bins, floors[-1].size_bytes - scattered, by):
+            return "been_there"
+    if tier.sudden and floors[-1].size_bytes - floors[0].size_bytes < max(settings.sudden_bytes, floors[0].size_bytes):
+        return "small"
+    block_s = tier.bins * settings.bin_s
+    z = _Z[tier.level]
+    slope, share = _slope([-each.number * block_s for each in floors], [each.size_bytes for each in floors], settings, z)
+    if slope.low <= settings.limit_bytes_per_s:
+        return "slow"
+    return Rise(tier.name, slope, window[0], window[-1], floors[0].size_bytes, floors[-1].size_bytes, share)
+
+
+def fast_rise(lows: Sequence[float], highest_before: float, settings: LeakSettings) -> Slope | None:
+    """Whether the floors of successive cells rise like a clock: without noise, without slowing, beyond where they ever were."""
+    steps = [after - before for before, after in pairwise(lows)]
+    mean = sum(steps) / len(steps)
+    if min(steps) <= 0 or lows[-1] <= highest_before:
+        return None
+    if max(abs(after - before) for before, after in pairwise(steps)) > _FAST_NOISE * mean or not is_quiet(lows, settings):
+        return None
+    if _levels_off(steps, _FAST_SLOWED):
+        return None
+    slope, _ = _slope([index * settings.cell_s for index in range(len(lows))], lows, settings, _Z["suspect"])
+    return slope if slope.low > settings.limit_bytes_per_s else None
+
+
+def is_quiet(lows: Sequence[float], settings: LeakSettings) -> bool:
+    """Whether the floors of cells scatter so little that eight of them tell a leak from none."""
+    return (scatter(lows) or 0.0) < settings.limit_bytes_per_s * settings.cell_s
+
+
+def _slope(times: Sequence[float], sizes: Sequence[float], settings: LeakSettings, z: float) -> tuple[Slope, float]:
+    """Theil-Sen, and the share of pairs that rise faster than the limit."""
+    slope = theil_sen(times, sizes, z)
+    points = list(zip(times, sizes, strict=True))
+    fast = [b - a > settings.limit_bytes_per_s * (t - s) for index, (s, a) in enumerate(points) for t, b in points[index + 1 :]]
+    return slope, sum(fast) / len(fast)
+
+
+def _no_rise(steps: Sequence[float], scattered: float, tier: Tier) -> str | None:
+    """Why the steps between floors are no steady rise; None where they are."""
+    if min(steps) < -scattered:
+        return "falls"
+    least = max(scattered, _FLAT * sum(steps) / len(steps))
+    if sum(step <= least for step in steps) > tier.flats or min(steps[0], steps[-1]) <= least:
+        return "flat"
+    return "levels_off" if _levels_off(steps, _SLOWED[tier.level]) else None
+
+
+def _levels_off(steps: Sequence[float], least: float) -> bool:
+    half = len(steps) // 2
+    return sum(steps[-half:]) < least * sum(steps[:half])
+
+
+def _one_step(floors: Sequence[Floor]) -> str | None:
+    rises = [after.size_bytes - before.size_bytes for before, after in pairwise(floors)]
+    return "one_step" if max(rises) > _ONE_STEP * (floors[-1].size_bytes - floors[0].size_bytes) else None
+
+
+def _is_new_ground(older: Sequence[Bin], per_block: int, size_bytes: float, by: Adjust) -> bool:
+    """Whether a floor lies above every floor from before its window: a rise back to where it was, as each morning, is none."""
+    sizes = [each.low.adjusted(by) for each in older]
+    return all(size_bytes > min(sizes[max(end - per_block, 0) : end]) for end in range(len(sizes), 0, -per_block))

@@ -1,0 +1,218 @@
+"""The lines of one engine on one device: warm-up, restarts, caches, and which of the lines that rise tells what leaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from aie_agent.analysis.leaks.leak import Line
+from aie_agent.analysis.leaks.lines import CACHE_LINES, LINES, LeakClass, LineSpec, Sample
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.standing import RANK, Standing
+
+_RESTARTED: Final = 0.5
+"""Physical memory below this share of what it was after the warm-up: the engine began anew, or put its weights away."""
+_GROWS: Final = 0.5
+_RESTART_WORDS: Final = frozenset(
+    {"start", "started", "restart", "restarted", "load", "loaded", "reload", "reloaded", "lora", "adapter", "capture", "captured"}
+    | {"graph", "reshard", "resharded", "shard", "sharding", "warmup", "warm", "swap", "swapped", "deploy", "deployed", "scale"}
+)
+_PROBE_WORDS: Final = frozenset({"gc", "collect", "empty", "trim", "malloc", "probe"})
+
+
+def restarts_warm_up(event: str) -> bool:
+    """Whether memory may rise after such an event as after a start: a model or LoRA loaded, graphs captured, re-sharded."""
+    return not _RESTART_WORDS.isdisjoint(_words(event))
+
+
+def gives_back(event: str) -> bool:
+    """Whether such an event makes an engine give back what it only retains: gc.collect, empty_cache, malloc_trim."""
+    return not _PROBE_WORDS.isdisjoint(_words(event))
+
+
+def _words(event: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z]+", event.lower()) if word]
+
+
+class Found(NamedTuple):
+    """A line that rises: which, as what class, how. `how` is empty while it does; else how it ended: restarted, returned, probed,
+    stopped."""
+
+    line: LineSpec
+    leak_class: LeakClass
+    standing: Standing
+    how: str = ""
+
+
+class Watch:
+    """Follows an engine's memory on a device. `begin_s` is when what it watches began; `warm_s` when its warm-up ended (None: not
+    yet)."""
+
+    def __init__(self, settings: LeakSettings, specs: Sequence[LineSpec] = LINES) -> None:
+        self._settings = settings
+        self._specs = {spec.name: spec for spec in specs}
+        self.begin_s: float | None = None
+        self.warm_s: float | None = None
+        self.lines: dict[str, Line] = {}
+        self.past: list[Found] = []
+        self.restarts = 0
+        self.judged = False
+        self._first_request_s: float | None = None
+        self._requests_before: float | None = None
+        self._base_bytes: float | None = None
+        self._next_cell_s = 0.0
+        self._load = self._cache = 0.0
+        self._last = Sample(0.0)
+
+    def add(self, sample: Sample) -> None:
+        """Takes a sample. Times must not go back."""
+        if sample.event and restarts_warm_up(sample.event):
+            self.restart()
+        elif sample.event and gives_back(sample.event):
+            for line in self.lines.values():
+                line.probed(sample.time_s)
+        elif self._fell(sample.physical_bytes):
+            self.restart()
+        self._last = sample
+        if self.warm_s is None and not self._warmed_up(sample):
+            return
+        self._load = self._load if sample.load is None else sample.load
+        self._cache = self._cache if sample.cache_bytes is None else sample.cache_bytes
+        load, cache = self._load, self._cache
+        for name, spec in self._specs.items():
+            value = spec.value(sample)
+            if value is not None:
+                if name not in self.lines:
+                    self.lines[name] = Line(self._settings, sample.time_s)
+                self.lines[name].add(sample.time_s, value, load, cache)
+        if sample.cache_bytes is not None and sample.time_s >= self._next_cell_s:
+            self._next_cell_s = sample.time_s + self._settings.cell_s
+            self._place_cache()
+
+    def restart(self) -> None:
+        """What it watches begins anew, and so does its warm-up. A leak that was found until then stays found."""
+        if self.warm_s is not None:
+            self.past += [each._replace(how="restarted") for each in self.found()] + list(self._ended())
+            self.judged = self.judged or self._has_judged()
+        self.restarts += self.begin_s is not None
+        self.begin_s = self.warm_s = self._first_request_s = self._requests_before = self._base_bytes = None
+        self.lines = {}
+
+    def close(self) -> None:
+        """No more samples come."""
+        for line in self.lines.values():
+            line.close()
+        self.judged = self.judged or self._has_judged()
+        self.past += list(self._ended())
+
+    def found(self) -> list[Found]:
+        """The lines that rise now and tell something, the gravest first, and of equals the one that rises fastest."""
+        rising = [spec for name, spec in self._specs.items() if name in self.lines and self.lines[name].level != "none"]
+        parts = [spec for spec in rising if not spec.total and spec.tells and self._is_supported(spec)]
+        worst = max((RANK[self.lines[spec.name].level] for spec in parts), default=0)
+        wholes = [spec for spec in rising if spec.total and RANK[self.lines[spec.name].level] > worst]
+        found = [Found(spec, spec.leak_class, self.lines[spec.name].standing) for spec in parts]
+        if wholes:
+            whole = wholes[-1]  # physical before reserved memory
+            found.append(Found(whole, self._class_by_parts(whole), self.lines[whole.name].standing))
+        return sorted(found, key=lambda each: (-RANK[each.standing.level], -each.standing.slope.value))
+
+    def _is_supported(self, spec: LineSpec) -> bool:
+        """Whether the line that should rise with this one does; as far as it is known."""
+        other = self.lines.get(spec.grows)
+        standing = self.lines[spec.name].standing
+        risen = self.lines[spec.name].risen_since(standing.since_s)
+        by = None if other is None else other.risen_since(standing.since_s)
+        if risen is None or by is None:
+            return True
+        return (by >= _GROWS * risen) is not spec.grows_not
+
+    def _class_by_parts(self, whole: LineSpec) -> LeakClass:
+        """The class of the part that rose by more than half as much as the whole did."""
+        since_s = self.lines[whole.name].standing.since_s
+        risen = self.lines[whole.name].risen_since(since_s) or 0.0
+        parts = [spec for name, spec in self._specs.items() if name in self.lines and not spec.total and not spec.grows_not]
+        by = {spec.leak_class: self.lines[spec.name].risen_since(since_s) or 0.0 for spec in parts}
+        most: LeakClass = max(by, key=lambda each: by[each], default="unknown")
+        return most if by.get(most, 0.0) > _GROWS * risen else "unknown"
+
+    def _ended(self) -> Iterator[Found]:
+        for name, line in self.lines.items():
+            spec = self._specs[name]
+            for each in line.past:
+                yield Found(spec, spec.leak_class, each.standing, each.how)
+
+    def _has_judged(self) -> bool:
+        """Whether each line that tells something was seen for long enough to be judged."""
+        lines = [line for name, line in self.lines.items() if name != "accounting"]
+        return bool(lines) and all(line.judged for line in lines)
+
+    def _fell(self, physical_bytes: float | None) -> bool:
+        return self._base_bytes is not None and physical_bytes is not None and physical_bytes < _RESTARTED * self._base_bytes
+
+    def _warmed_up(self, sample: Sample) -> bool:
+        """Whether the warm-up is over with this sample; notes what it needs to know for that."""
+        now_s, settings = sample.time_s, self._settings
+        if self.begin_s is None:
+            self.begin_s, self._requests_before = now_s, sample.requests
+        if self._requests_before is None:
+            self._requests_before = sample.requests
+        if self._first_request_s is None and (self._is_served(sample) or now_s - self.begin_s >= settings.idle_most_s):
+            self._first_request_s = now_s
+        if self._first_request_s is None or now_s - self._first_request_s < settings.warm_up_s:
+            return False
+        idle = self._first_request_s - self.begin_s >= settings.idle_most_s
+        waited = idle or now_s - self._first_request_s >= settings.warm_up_most_s
+        if not waited and self._requests_so_far(sample) < settings.warm_up_requests:
+            return False
+        self.warm_s, self._base_bytes = now_s, sample.physical_bytes
+        return True
+
+    def _is_served(self, sample: Sample) -> bool:
+        """Whether a request has come; taken for granted where nobody says."""
+        if sample.load is None and sample.requests is None:
+            return True
+        return (sample.load or 0.0) > 0 or (sample.requests or 0.0) > (self._requests_before or 0.0)
+
+    def _requests_so_far(self, sample: Sample) -> float:
+        if sample.requests is None or self._requests_before is None:
+            return self._settings.warm_up_requests
+        return sample.requests - self._requests_before
+
+    def _place_cache(self) -> None:
+        """Known caches lie in the part that moves with them most; where there are no parts, or none does, in the whole."""
+        parts = [name for name in CACHE_LINES if name in self.lines and not self._specs[name].total]
+        holder = max(parts, key=lambda name: self.lines[name].goes_with_cache, default="physical")
+        for name in CACHE_LINES:
+            if name in self.lines:
+                self.lines[name].holds_cache(name in (holder, "physical"))
+
+    def dump(self) -> dict[str, Any]:
+        """Its state as plain values."""
+        return {
+            "begin_s": self.begin_s,
+            "warm_s": self.warm_s,
+            "first_request_s": self._first_request_s,
+            "requests_before": self._requests_before,
+            "base_bytes": self._base_bytes,
+            "restarts": self.restarts,
+            "lines": {name: line.dump() for name, line in self.lines.items()},
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], settings: LeakSettings, specs: Sequence[LineSpec] = LINES) -> Watch:
+        """What `dump` gave. Raises ValueError, TypeError or KeyError for anything else."""
+        watch = cls(settings, specs)
+        watch.begin_s, watch.warm_s, watch._first_request_s, watch._requests_before, watch._base_bytes = (
+            None if state[key] is None else float(state[key])
+            for key in ("begin_s", "warm_s", "first_request_s", "requests_before", "base_bytes")
+        )
+        watch.restarts = int(state["restarts"])
+        watch.lines = {name: Line.restored(line, settings) for name, line in state["lines"].items() if name in watch._specs}
+        return watch
+
+    @property
+    def last(self) -> Sample:
+        """The newest sample."""
+        return self._last

@@ -1,0 +1,139 @@
+"""One verdict about a whole recording: the same rules as live, over all of it, and the gravest that stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, LeakClass, Sample
+from aie_agent.analysis.leaks.recording import Seen
+from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.watch import Found, Watch
+
+Verdict = Literal["none", "suspect", "leak", "fragmentation", "retention", "accounting", "not_enough_data"]
+
+_BY_CLASS: Final[dict[LeakClass, Verdict]] = {"fragmentation": "fragmentation", "kv_accounting": "accounting"}
+_ENDS: Final = {
+    "restarted": "the engine restarted then",
+    "returned": "then the memory was given back, by a restart or a collection",
+    "probed": "then it was asked for, and the memory was given back: it was retained, not lost",
+    "stopped": "then it rose no more: a cache or pool that filled",
+}
+
+_STANDS: Final = ("", "restarted", "returned")
+"""A leak that ended so was one. One that stopped was not, and one that a probe ended was retention."""
+
+
+class WholeVerdict(NamedTuple):
+    """The verdict about a recording. What it has no number for is None. Rates and times are of the recording's own clock."""
+
+    verdict: Verdict
+    leak_class: LeakClass | None
+    rate_bytes_per_s: float | None
+    since_s: float | None
+    confidence: float | None
+    time_to_full_s: float | None
+    evidence: tuple[str, ...]
+
+
+def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacity_bytes: float | None = None) -> WholeVerdict:
+    """The verdict about samples, times ascending. `seen` is what their reader noted; `capacity_bytes`, where it is known, is what
+    the memory is full at."""
+    watch = Watch(settings, (*LINES, ACCOUNTING))
+    for sample in samples:
+        watch.add(sample)
+    watch.close()
+    chosen = _choose(watch)
+    notes = tuple(_notes(watch, seen, settings))
+    if chosen is None:
+        verdict: Verdict = "none" if watch.judged else "not_enough_data"
+        return WholeVerdict(verdict, None, None, None, None, None, (*_quiet(watch, settings, verdict), *notes))
+    verdict, found = chosen
+    standing = found.standing
+    last = watch.last.physical_bytes
+    full_s = None
+    if capacity_bytes is not None and last is not None and not found.how and standing.slope.value > 0:
+        full_s = max(capacity_bytes - last, 0.0) / standing.slope.value
+    evidence = (*_evidence(found, watch, settings), *_others(watch, found), *notes)
+    if full_s is not None:
+        soonest = max(capacity_bytes - last, 0.0) / standing.slope.high if capacity_bytes and last is not None else 0.0
+        evidence = (*evidence, f"at this rate it is full in {in_hours(full_s)}, in {in_hours(soonest)} at the earliest")
+    since_s = standing.since_s
+    return WholeVerdict(verdict, found.leak_class, standing.slope.value, since_s, confidence(standing), full_s, evidence)
+
+
+def _choose(watch: Watch) -> tuple[Verdict, Found] | None:
+    """The gravest of all that stood: a leak that goes on or was cut short, then what was given back, then a suspicion."""
+    current = watch.found()
+    leaks = [
+        each for each in (*current, *watch.past) if each.standing.level == "leak" and each.how in ("", "restarted", "returned")
+    ]
+    if leaks:
+        worst = max(leaks, key=lambda each: (not each.line.total, each.standing.slope.value))
+        return _BY_CLASS.get(worst.leak_class, "leak"), worst
+    retained = [each for each in watch.past if each.how == "probed"]
+    if retained:
+        return "retention", retained[-1]
+    suspects = [each for each in (*current, *watch.past) if each.standing.level == "suspect" and each.how in ("", "restarted")]
+    return ("suspect", suspects[0]) if suspects else None
+
+
+def _evidence(found: Found, watch: Watch, settings: LeakSettings) -> Iterator[str]:
+    standing, spec = found.standing, found.line
+    by = f"by {rate(standing.slope.value)} ({rate(standing.slope.low)} to {rate(standing.slope.high)})"
+    yield f"{spec.words} rises {by}: {rule(standing.tier)} (limit {rate(settings.limit_bytes_per_s)})"
+    rose = size(standing.peak.size_bytes - standing.base.size_bytes)
+    yield f"its floor rose by {rose}, from {size(standing.base.size_bytes)} to {size(standing.peak.size_bytes)}"
+    line = watch.lines.get(spec.name)
+    if line is not None and line.bytes_per_load:
+        yield f"{size(line.bytes_per_load)} that go with each request in flight are taken off"
+    if found.leak_class == "unknown":
+        yield "which class it is cannot be told: " + (
+            "no column says what the allocator holds" if len(watch.lines) == 1 else "no part of it rises by itself"
+        )
+    if found.how:
+        yield _ENDS[found.how]
+
+
+def _others(watch: Watch, chosen: Found) -> Iterator[str]:
+    for name, line in watch.lines.items():
+        if name != chosen.line.name and line.standing.level == "none" and not chosen.how:
+            risen = line.risen_since(chosen.standing.since_s)
+            spec = next(spec for spec in (*LINES, ACCOUNTING) if spec.name == name)
+            if risen is not None and not spec.total:
+                yield f"{spec.words} changed by {size(risen)} meanwhile"
+
+
+def _quiet(watch: Watch, settings: LeakSettings, verdict: Verdict) -> Iterator[str]:
+    """Why nothing was found."""
+    if verdict == "not_enough_data":
+        need = in_hours(settings.warm_up_s + 12 * 3600 / settings.time_scale)
+        yield f"too short without a break: a warm-up and six floors of two hours take {need}, quiet counters 70 minutes"
+        return
+    for name, line in watch.lines.items():
+        spec = next(spec for spec in (*LINES, ACCOUNTING) if spec.name == name)
+        floors = line.floors
+        if floors is not None:
+            yield f"{spec.words}: no steady rise above {rate(settings.limit_bytes_per_s)}, last floor {size(floors[1])}"
+    for each in watch.past:
+        yield f"{each.line.words} rose by {rate(each.standing.slope.value)}; {_ENDS[each.how]}"
+
+
+def _notes(watch: Watch, seen: Seen, settings: LeakSettings) -> Iterator[str]:
+    """What limits the verdict."""
+    if watch.restarts:
+        yield f"{watch.restarts} times the engine restarted or loaded something: its warm-up began anew each time"
+    if seen.missing:
+        yield f"{seen.missing} empty or NaN cells of sizes were passed over"
+    if seen.back_steps:
+        yield f"{seen.back_steps} times the clock was set back: the rows after it count on from there"
+    if seen.longest_gap_s > settings.bin_s:
+        yield f"the longest gap between rows is {in_hours(seen.longest_gap_s)}"
+
+
+def as_words(verdict: WholeVerdict) -> str:
+    """The verdict's first line, for people."""
+    if verdict.leak_class is None or verdict.rate_bytes_per_s is None or verdict.since_s is None:
+        return verdict.verdict.replace("_", " ")
+    return f"{verdict.verdict}: {IN_WORDS[verdict.leak_class]}, {rate(verdict.rate_bytes_per_s)} since {verdict.since_s:.0f} s"
