@@ -9,11 +9,22 @@
  * counts, and only where user space has found that the process had none when we came: then its generation rises, and user space
  * drops all of the one before. cuMemCreate's memory belongs to no context.
  */
-/* The runtime's functions are in one library with those that call the driver for them, far smaller than this. */
-#define SAME_LIBRARY (16 << 20)
+/* The runtime's functions are close to those that call the driver for them: its code is less than 1 MB. */
+#define SAME_LIBRARY (2 << 20)
 
 static __always_inline bool is_near(u64 address, u64 function) {
     return address - function + SAME_LIBRARY < 2 * SAME_LIBRARY;
+}
+
+/* Whether a call of the driver, made from `from`, is made by a function of the runtime that has not returned yet. On x86 its return
+ * address is still where it was then; a function that was called after it has put its own there, or lies above.
+ */
+static __always_inline bool is_inside(struct runtime_call *runtime, u64 sp, u64 from) {
+#ifdef bpf_target_x86
+    u64 there = 0;
+    if (bpf_probe_read_user(&there, sizeof(there), (void *)runtime->sp) || there != runtime->caller) return false;
+#endif
+    return sp <= runtime->sp && is_near(from, runtime->function);
 }
 
 static __always_inline struct group group_of(struct allocation *a, u32 tgid) {
@@ -124,7 +135,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct memory_call *call) 
     if (outer && is_nested(&outer->frame, &call->frame)) return 0;
     call->caller = call->frame.return_address;
     struct runtime_call *runtime = runtime_calls.lookup(&tid);
-    if (runtime && call->action <= REGISTERS && call->frame.sp <= runtime->sp && is_near(call->caller, runtime->function)) {
+    if (runtime && call->action <= REGISTERS && is_inside(runtime, call->frame.sp, call->caller)) {
         call->caller = runtime->caller;
         runtime_calls.delete(&tid);
     }

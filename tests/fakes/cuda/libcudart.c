@@ -15,7 +15,8 @@ static cudaError_t as_error(volatile CUresult result) { return result; }
 
 cudaError_t cudaMalloc(void **p, size_t size) {
     pthread_once(&once, begin);
-    return as_error(cuMemAlloc_v2((CUdeviceptr *)p, size));
+    *p = NULL;
+    return size ? as_error(cuMemAlloc_v2((CUdeviceptr *)p, size)) : 0; /* nothing is asked from the driver for nothing */
 }
 cudaError_t cudaMallocAsync(void **p, size_t size, CUstream stream) {
     pthread_once(&once, begin);

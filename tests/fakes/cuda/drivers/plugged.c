@@ -10,6 +10,7 @@ int main(void) {
     step("allocate");
     MUST(cudaMalloc(&p, 100));
     plugin_allocates(&p, 2000);
+    MUST(cudaMalloc(&p, 0)); /* the runtime is asked, and does not ask the driver: the next one who does is another */
     plugin_asks_the_driver(&q, 30000);
     step("end");
 }

@@ -45,10 +45,12 @@ def probe(host: HostProbes, cuda_module: Module, closer: Closer) -> Iterator[Pro
     """Attaches sets (all of the module when none is named) to a program; released, and detached, after the test."""
     with ExitStack() as stack:
 
-        def attach(program: Program, *sets: str, from_start: bool = True, library: str = "lib") -> ProbedCuda:
+        def attach(
+            program: Program, *sets: str, from_start: bool = True, library: str = "lib", in_full: bool = False
+        ) -> ProbedCuda:
             wanted = sets or ("cuda_memory", "cuda_sync", "cuda_copy")
             rows = [row for row in CUDA_UPROBES if row.set in wanted and row.library.startswith(library)]
-            probed = ProbedCuda(host, cuda_module, program.tgid, rows, from_start)
+            probed = ProbedCuda(host, cuda_module, program.tgid, rows, from_start, in_full)
             # Programs end before their probes are detached, which is then quick.
             stack.callback(lambda: (probed.release(), closer.close(probed.probes)))
             return probed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aie_ebpf.cuda_probes import Uprobe
 from aie_ebpf.door import Module, Probe
+from aie_ebpf.elf import Elf
 from aie_ebpf.host import HostProbes
-from aie_ebpf.mappings import address_space
+from aie_ebpf.mappings import MappedFile, access_path, address_space
 from aie_ebpf.messages import Cuda
 from aie_ebpf.readers.cuda import CudaReader
 from aie_ebpf.readers.lost import LostReader
@@ -22,18 +23,18 @@ BASE: Final = ("common.h", "watched.h", "watched_there.h")
 class Probed:
     """A process with probes, read by hand."""
 
-    def __init__(self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe]) -> None:
-        """Attaches every row that the process has."""
-        assert host.waits is not None
+    def __init__(self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe], in_full: bool = False) -> None:
+        """Resolves every row; attaches those that the process can call, or all: detaching takes 0.1 s a probe."""
         self.tgid = tgid
         self.module = module
-        self._waits = host.waits
         self._host = host
-        self._waits.watch(tgid, None, ())
-        points, self.unseen = attach_points(address_space(tgid).files, rows)
+        host.watch(tgid, None, ())
+        files = address_space(tgid).files
+        points, self.unseen = attach_points(files, rows)
         self.symbols = {point.symbol for point in points}
         self.probes: list[Probe] = []
-        for point in points:
+        wanted = self.symbols if in_full else _called(files, self.symbols)
+        for point in (point for point in points if point.symbol in wanted):
             for function, on_return in ((point.row.on_return, True), (point.row.entry, False)):
                 if function is not None:
                     path = str(point.path)
@@ -41,18 +42,20 @@ class Probed:
 
     def hits(self) -> dict[str, int]:
         """How often programs ran since the last call, by set."""
-        return {name: count for name, count in self._waits.hits()[self.tgid].items() if name.startswith("cuda")}
+        return {name: count for name, count in self._host.watched.hits()[self.tgid].items() if name.startswith("cuda")}
 
     def release(self) -> None:
         """As when a process is watched no more."""
-        self._waits.forget(self.tgid)
+        self._host.forget(self.tgid)
 
 
 class ProbedCuda(Probed):
     """With the reader of the CUDA module."""
 
-    def __init__(self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe], from_start: bool = True) -> None:
-        super().__init__(host, module, tgid, rows)
+    def __init__(
+        self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe], from_start: bool = True, in_full: bool = False
+    ) -> None:
+        super().__init__(host, module, tgid, rows, in_full)
         self.reader = CudaReader(module)
         self.lost = LostReader(module)
         self.lost.read()
@@ -67,6 +70,15 @@ class ProbedCuda(Probed):
         """Drops what maps hold of it, too."""
         super().release()
         self.reader.forget(self.tgid)
+
+
+def _called(files: Sequence[MappedFile], symbols: set[str]) -> set[str]:
+    """Which functions some file imports, or the stand-in calls by itself."""
+    called = {name for name in symbols if name.startswith("cuMemAllocFromPoolAsync")}
+    for path in filter(None, map(access_path, files)):
+        with Elf.open(path) as elf:
+            called |= {name for name in symbols if elf.imports(name)}
+    return called
 
 
 ProbeCuda = Callable[..., ProbedCuda]

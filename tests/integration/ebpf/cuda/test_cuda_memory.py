@@ -31,6 +31,7 @@ def test_every_kind_is_counted_to_the_byte(stand_in: StandIn, probe: ProbeCuda) 
     with stand_in.start("kinds") as program:
         probed = probe(program, "cuda_memory")
         assert probed.unseen == []
+        assert probed.read() == Cuda(contexts=0)
         program.step()
         cuda = probed.read()
         assert by_class(cuda.allocations, "device") == {1024: (1000, 1), MIB: (2 * MIB, 2), 16384: (10240, 1)}

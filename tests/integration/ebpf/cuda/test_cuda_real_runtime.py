@@ -21,7 +21,7 @@ def real_runtime() -> Path:
 
 def test_every_name_is_there_and_fires(stand_in: StandIn, probe: ProbeCuda) -> None:
     with stand_in.start("opener", str(real_runtime())) as program:
-        probed = probe(program, "cuda_memory", library="libcudart")
+        probed = probe(program, "cuda_memory", library="libcudart", in_full=True)
         assert probed.unseen == []
         (row,) = (row for row in CUDA_UPROBES if row.library == "libcudart")
         assert probed.symbols == set(row.symbols)
