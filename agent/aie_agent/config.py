@@ -98,6 +98,26 @@ class LeaksSection(_Section, frozen=True):
     horizon: Duration = Duration(14 * 86_400.0)
 
 
+class DriftSection(_Section, frozen=True):
+    """[drift]: whether requests are compared with references, with which ("FILE", "ENGINE=FILE", or "demo", which ships), a file
+    that is there while an alarm holds, and a directory in which requests are recorded for a new reference. docs/drift.md."""
+
+    enabled: bool = True
+    references: tuple[str, ...] = ()
+    on_alarm: StateFilePath = StateFilePath(OFF)
+    record: StateFilePath = StateFilePath(OFF)
+
+    @property
+    def alarm_file(self) -> Path | None:
+        """None when there is none."""
+        return None if self.on_alarm == OFF else Path(self.on_alarm)
+
+    @property
+    def record_directory(self) -> Path | None:
+        """None when nothing is recorded."""
+        return None if self.record == OFF else Path(self.record)
+
+
 class GpuSection(_Section, frozen=True):
     """[gpu]: whether and how often the GPUs are read, how many there should be, whether GPM is used, and whether they are
     simulated ("8:H100")."""
@@ -159,6 +179,7 @@ class Config(_Section, frozen=True):
     discovery: DiscoverySection = DiscoverySection()
     findings: FindingsSection = FindingsSection()
     leaks: LeaksSection = LeaksSection()
+    drift: DriftSection = DriftSection()
     gpu: GpuSection = GpuSection()
     dcgm: DcgmSection = DcgmSection()
     bpf: BpfSection = BpfSection()
@@ -246,6 +267,7 @@ def _check_values(config: Config, origin: str) -> None:
         (not 0 <= leaks.warm_up_requests <= 1_000_000, "leaks.warm_up_requests", "accepted: 0 to 1000000"),
         (not 1 <= leaks.limit_mb_per_hour <= 100_000, "leaks.limit_mb_per_hour", "accepted: 1 to 100000"),
         (not 3600 <= leaks.horizon <= 366 * 86_400, "leaks.horizon", 'accepted: "1h" to "8784h"'),
+        (any(not each for each in config.drift.references), "drift.references", 'accepted: "FILE", "ENGINE=FILE" or "demo"'),
         (not 0.1 <= gpu.period <= 60, "gpu.period", 'accepted: "100ms" to "60s"'),
         (not gpu.period <= gpu.slow_period <= 3600, "gpu.slow_period", 'accepted: at least gpu.period, at most "1h"'),
         (not 1 <= gpu.hung_after <= 3600, "gpu.hung_after", 'accepted: "1s" to "1h"'),

@@ -11,11 +11,13 @@ from typing import Final
 
 from aie_telemetry.catalogue.agent import AGENT_METRICS
 from aie_telemetry.catalogue.cuda import CUDA_METRICS
+from aie_telemetry.catalogue.drift import DRIFT_METRICS
 from aie_telemetry.catalogue.engine import ENGINE_METRICS
 from aie_telemetry.catalogue.finding import FINDING_METRICS
 from aie_telemetry.catalogue.gpu import GPU_METRICS
 from aie_telemetry.catalogue.hooks import HOOK_METRICS
 from aie_telemetry.catalogue.host import HOST_METRICS
+from aie_telemetry.catalogue.leak import LEAK_METRICS
 from aie_telemetry.catalogue.metric import Kind, Metric
 from aie_telemetry.catalogue.process import PROCESS_METRICS
 
@@ -30,6 +32,8 @@ FAMILIES: Final[tuple[tuple[str, tuple[Metric, ...]], ...]] = (
     ("Host (`aie_host_*`)", HOST_METRICS),
     ("GPUs (`aie_gpu_*`)", GPU_METRICS),
     ("CUDA calls (`aie_cuda_*`)", CUDA_METRICS),
+    ("Leaks (`aie_leak_*`)", LEAK_METRICS),
+    ("Drift (`aie_drift_*`)", DRIFT_METRICS),
     ("Findings (`aie_finding`)", FINDING_METRICS),
     ("The agent about itself (`aie_agent_*`)", AGENT_METRICS),
     ("Hooks (`aie_hooks_*`)", HOOK_METRICS),

@@ -50,6 +50,8 @@ class StatisticWatch:
         self.stability = Stability()
         self.last: Window | None = None
         self.taken = 0
+        self._running: float | None = None
+        self._running_at = 0
         self.nonfinite = 0
         self.windows = 0
         self.windows_beyond = 0
@@ -115,6 +117,21 @@ class StatisticWatch:
         return self._equal.count
 
     @property
+    def too_many_equal(self) -> int | None:
+        """From so many on it is an alarm; None where the reference itself is constant."""
+        return self._most_equal
+
+    @property
+    def median(self) -> float | None:
+        """Of the last window; None until there is one since the start."""
+        return sorted(self._before)[len(self._before) // 2] if self._before else None
+
+    @property
+    def reference_median(self) -> float:
+        """Of the reference."""
+        return self._values[len(self._values) // 2]
+
+    @property
     def stability_ratio(self) -> float | None:
         """Standard deviation of the last thousand values over the reference's; None until there are as many, or the reference has
         none."""
@@ -124,6 +141,11 @@ class StatisticWatch:
     def running_distance(self) -> float | None:
         """Of the last hundred values, wherever the windows are; None until there are as many since the start. For information: such
         windows overlap, so that chance gives the threshold within some thousand requests."""
+        if self._running_at != self.taken:
+            self._running_at, self._running = self.taken, self._running_now()
+        return self._running
+
+    def _running_now(self) -> float | None:
         recent = (self._before + self._buffer)[-WINDOW:]
         if self.column.untested or len(recent) < WINDOW:
             return None

@@ -1,0 +1,204 @@
+"""The analyser of drift: gives each engine's values to the watches of its reference, and says what is wrong. Pure: references are
+given to it, time is an argument."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from aie_agent.analysis.drift.measures import points_of
+from aie_agent.analysis.drift.nan_signs import HookCounts, NanSigns
+from aie_agent.analysis.drift.reference import Reference
+from aie_agent.analysis.drift.saved import mapping
+from aie_agent.analysis.drift.stream import EngineStream
+from aie_agent.analysis.drift.verdicts import drift_findings, nan_finding
+from aie_agent.analysis.findings import View
+from aie_agent.request_values import STATISTICS
+from aie_agent.samples import Point
+from aie_telemetry.api import Finding
+from aie_telemetry.catalogue import Kind
+
+MOST_STREAMS: Final = 64
+"""Engines and models that are told apart; the one that was silent longest makes room."""
+
+SILENT_S: Final = 3600.0
+"""Of traffic that ended so long ago nothing is said any more."""
+
+_NAMES: Final = tuple(each.name for each in STATISTICS)
+
+
+class Assigned(NamedTuple):
+    """A reference, and the engine that it is for; empty for every engine that serves its model."""
+
+    reference: Reference
+    engine: str = ""
+
+
+class DriftState(NamedTuple):
+    """Whether an engine's traffic is compared, or why it is not."""
+
+    engine: str
+    model: str
+    reference: str
+    reason: str
+
+
+_Key = tuple[str, str]  # engine, model
+
+
+class DriftAnalyser:
+    """See `Analyser`. An engine whose hooks send nothing has no stream, and `state` says so."""
+
+    name = "drift"
+
+    def __init__(self, references: Sequence[Assigned]) -> None:
+        self._references = references
+        self._streams: dict[_Key, EngineStream] = {}
+        self._refused: dict[_Key, str] = {}
+        self._nan: dict[str, NanSigns] = {}
+        self._position = 0
+        self._saved: dict[_Key, Mapping[str, Any]] = {}
+
+    def observe(self, view: View, now_s: float) -> None:
+        """Takes what came since the last time."""
+        self._position, arrived = view.values(self._position)
+        came: Counter[tuple[str, str]] = Counter()
+        for each in arrived:
+            came[each.engine, each.statistic] += len(each.values) + each.lost
+            stream = self._stream_of((each.engine, each.model), view, now_s)
+            if stream is not None:
+                stream.take(each.statistic, each.values, each.lost, now_s)
+        self._nan = {engine: self._nan.get(engine) or NanSigns() for engine in view.engines}
+        for engine, signs in self._nan.items():
+            signs.observe(came[engine, "log_length"], came[engine, "entropy"], _counts_of(view, engine), now_s)
+
+    def findings(self, now_s: float) -> Sequence[Finding]:
+        """Of all engines whose traffic goes on; NaN needs no reference."""
+        nan = [nan_finding(engine, signs) for engine, signs in self._nan.items() if signs.since_s is not None]
+        return nan + [
+            finding
+            for (engine, model), stream in self._streams.items()
+            if now_s - stream.seen_s <= SILENT_S
+            for finding in drift_findings(engine, model, stream, now_s)
+        ]
+
+    def points(self, now_s: float) -> Sequence[Point]:
+        """The family `aie_drift_*`, of all engines whose traffic goes on."""
+        current = [
+            point
+            for (engine, model), stream in self._streams.items()
+            if now_s - stream.seen_s <= SILENT_S
+            for point in points_of(engine, model, stream, now_s)
+        ]
+        return current + [_watching(key, 0.0) for key in self._refused]
+
+    def state(self, engine: str) -> tuple[DriftState, ...]:
+        """Of each model of an engine; of one that sends nothing, one that says so."""
+        known = [
+            DriftState(engine, model, stream.reference.header.sha256, "")
+            for (name, model), stream in self._streams.items()
+            if name == engine
+        ]
+        refused = [DriftState(engine, model, "", reason) for (name, model), reason in self._refused.items() if name == engine]
+        silent = DriftState(engine, "", "", "no numbers of single requests: its hooks send none (docs/instrument-your-engine.md)")
+        return tuple(known + refused) or (silent,)
+
+    def dump(self) -> Mapping[str, Any]:
+        """The state of every stream, and of those of before that were not heard since."""
+        streams = [
+            {"engine": engine, "model": model, **stream.dump()}
+            for (engine, model), stream in sorted(self._streams.items(), key=itemgetter(0))
+        ]
+        return {"streams": streams + list(self._saved.values())}
+
+    def restore(self, state: Mapping[str, Any], now_s: float) -> None:
+        """Raises ValueError for what `dump` did not give. A stream goes on once it is heard again, if its reference is the same."""
+        streams = state.get("streams")
+        if not isinstance(streams, list):
+            raise ValueError("streams: no list")
+        saved: dict[_Key, Mapping[str, Any]] = {}
+        for each in streams[:MOST_STREAMS]:
+            if not isinstance(each, Mapping):
+                raise ValueError("streams: no mapping")
+            key = each.get("engine"), each.get("model")
+            if not (isinstance(key[0], str) and isinstance(key[1], str)):
+                raise ValueError("streams: engine or model is no text")
+            mapping(each, "watches")
+            saved[key[0], key[1]] = each
+            self._check(each, now_s)
+        self._saved = saved
+
+    def _check(self, state: Mapping[str, Any], now_s: float) -> None:
+        for assigned in self._references:
+            if assigned.reference.header.sha256 == state.get("reference"):
+                EngineStream(assigned.reference, _NAMES, now_s).restore(state)
+
+    def _stream_of(self, key: _Key, view: View, now_s: float) -> EngineStream | None:
+        """The stream of an engine and model, or None where no reference fits it."""
+        revision = _revision(view, key, now_s)
+        stream = self._streams.get(key)
+        if stream is not None and not (revision and stream.revision and revision != stream.revision):
+            stream.revision = revision or stream.revision
+            return stream
+        self._streams.pop(key, None)  # another version of the model: its outputs are not those of before
+        if key in self._refused and not revision:
+            return None
+        chosen = self._choose(key, revision)
+        if isinstance(chosen, str):
+            if key in self._refused or len(self._refused) < MOST_STREAMS:
+                self._refused[key] = chosen
+            return None
+        self._refused.pop(key, None)
+        stream = self._streams[key] = self._begin(key, chosen, now_s)
+        if stream.revision and revision and stream.revision != revision:
+            stream = self._streams[key] = EngineStream(chosen, _NAMES, now_s)
+        stream.revision = revision or stream.revision
+        if len(self._streams) > MOST_STREAMS:
+            del self._streams[min(self._streams, key=lambda each: self._streams[each].seen_s)]
+        return stream
+
+    def _begin(self, key: _Key, reference: Reference, now_s: float) -> EngineStream:
+        """Goes on where the agent stopped, if the reference is still that one."""
+        stream = EngineStream(reference, _NAMES, now_s)
+        saved = self._saved.pop(key, None)
+        if saved is not None and saved.get("reference") == reference.header.sha256:
+            stream.restore(saved)
+        return stream
+
+    def _choose(self, key: _Key, revision: str) -> Reference | str:
+        """The reference for an engine and model, or why there is none. One that names the engine goes first."""
+        engine, model = key
+        own = [each.reference for each in self._references if each.engine == engine]
+        candidates = own or [each.reference for each in self._references if not each.engine]
+        fitting = [reference for reference in candidates if reference.model == model]
+        if not fitting:
+            there = ", ".join(sorted({reference.model for reference in candidates}))
+            return (
+                f"no reference for the model {model!r} (there is one for: {there})" if there else "no reference (drift.references)"
+            )
+        about = fitting[0].header.about
+        if about.revision and revision and about.revision != revision:
+            return f"the reference is for revision {about.revision} of the model, the engine serves {revision}"
+        if not any(column.name in _NAMES for column in fitting[0].header.columns):
+            return f"the reference has none of the statistics that hooks send: {', '.join(_NAMES)}"
+        return fitting[0]
+
+
+def _watching(key: _Key, value: float) -> Point:
+    return Point("aie_drift_watching", Kind.GAUGE, (("engine", key[0]), ("model", key[1])), value)
+
+
+def _revision(view: View, key: _Key, now_s: float) -> str:
+    """Of the model that the engine says it serves; empty where it does not say."""
+    said = view.store.scalars("aie_engine_info", engine=key[0], model=key[1])
+    current = [series for series in said if series.valid_until_s >= now_s]
+    newest = max(current, key=lambda series: series.last_time_s, default=None)
+    return "" if newest is None else dict(newest.tags).get("revision", "")
+
+
+def _counts_of(view: View, engine: str) -> HookCounts:
+    invalid = [series.value for series in view.store.scalars("aie_hooks_dropped_total", engine=engine, reason="invalid")]
+    nonfinite = [series.value for series in view.store.scalars("aie_engine_activation_nonfinite_total", engine=engine)]
+    return HookCounts(sum(invalid) if invalid else None, sum(nonfinite) if nonfinite else None)

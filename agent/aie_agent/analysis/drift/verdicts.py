@@ -1,0 +1,171 @@
+"""What the watches of an engine say, as findings.
+
+`input_drift`: what is asked looks different (log-sum-exp of the logits before the first token, which depends on the prompt and the
+weights alone). `output_drift`: answers look different, and prompts do not. `output_collapse`: answers are all alike, or scatter far
+less than they ever did. `nan_logits`: the model gives numbers that are none.
+
+False alarms. Of drift: one in the run length that each finding tells, which the reference was calibrated to (30 days by default,
+all statistics together, at the rate that it was made for). Of the others: hard_checks.py, nan_signs.py; the scatter of a thousand
+requests falls below half of the least that the reference's traffic had only where something changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aie_agent.analysis.drift.nan_signs import NanSigns
+from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
+from aie_agent.analysis.drift.stream import EngineStream
+from aie_agent.analysis.drift.watch import Check, StatisticWatch
+from aie_agent.request_values import STATISTICS, Statistic
+from aie_telemetry.api import Evidence, Finding
+
+_SHIFTS: Final = (Check.KS, Check.OUT_OF_RANGE)
+_COLLAPSES: Final = (Check.CONSTANT, Check.STABILITY)
+
+_INPUT_ADVICE: Final = (
+    "Compare what clients send with what the reference was recorded of: a new client, language, template or length of prompts? If"
+    " the model was changed, or this is what is wanted, record anew (`aie-agent baseline build`, then `replace`)."
+)
+_OUTPUT_ADVICE: Final = (
+    "Prompts look as before: so look at what changed in the model: weights, quantisation, sampling, chat template, kernels. Compare"
+    " answers to fixed prompts with those of the version before, and go back to it if they are worse."
+)
+_COLLAPSE_ADVICE: Final = (
+    "Read some answers. Where they are all alike: is one prompt sent again and again, is the temperature 0, did weights or a cache"
+    " break?"
+)
+_NAN_ADVICE: Final = (
+    "The answers are worthless: take the engine out of the rotation. Restart it; if NaN comes back, check weights (a damaged file,"
+    " an overflow in half precision) and the GPU's ECC counts and XIDs."
+)
+
+
+def drift_findings(engine: str, model: str, stream: EngineStream, now_s: float) -> Iterator[Finding]:
+    """Of one engine and model, at most one that says it shifted, and one that says it collapsed."""
+    watched = [(statistic, stream.watches[statistic.name]) for statistic in STATISTICS if statistic.name in stream.watches]
+    shifted = [(statistic, watch) for statistic, watch in watched if any(check in watch.alarms for check in _SHIFTS)]
+    if shifted:
+        yield _drift(engine, model, stream, watched, shifted, now_s)
+    collapsed = [(statistic, watch) for statistic, watch in watched if any(check in watch.alarms for check in _COLLAPSES)]
+    if collapsed:
+        yield _collapse(engine, model, collapsed)
+
+
+_Watched = Sequence[tuple[Statistic, StatisticWatch]]
+
+
+def _drift(engine: str, model: str, stream: EngineStream, watched: _Watched, shifted: _Watched, now_s: float) -> Finding:
+    of_prompt = any(statistic.of_prompt for statistic, _ in shifted)
+    sees_prompts = any(statistic.of_prompt and not watch.column.untested for statistic, watch in watched)
+    header = stream.reference.header
+    evidence = [sentence for statistic, watch in shifted for sentence in _shift_sentences(statistic, watch)]
+    evidence.append(Evidence(text=_run_length(stream, now_s), metric="aie_drift_run_length_requests"))
+    what = "what it is asked looks different" if of_prompt else "its answers look different"
+    hidden = [] if sees_prompts or of_prompt else ["whether prompts changed: the log-sum-exp of the first token is not compared"]
+    if of_prompt:
+        hidden.append("whether the prompts changed or the weights: both show in the first token's logits")
+    return Finding(
+        cause="input_drift" if of_prompt else "output_drift",
+        subject=engine,
+        severity="warning",
+        since_s=min(since_s for _, watch in shifted for check, since_s in watch.alarms.items() if check in _SHIFTS),
+        summary=f"engine {engine}, {model}: {what} from its reference ({', '.join(statistic.name for statistic, _ in shifted)})",
+        evidence=tuple(evidence),
+        advice=_INPUT_ADVICE if of_prompt else _OUTPUT_ADVICE,
+        confidence=1.0 - min(0.5, stream.taken / header.run_length_requests),
+        not_visible=tuple(hidden),
+    )
+
+
+def _shift_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Evidence]:
+    column, last, alarms = watch.column, watch.last, watch.alarms
+    if last is None:  # restored, and no window is complete since
+        yield Evidence(text=f"{statistic.name}: shifted before the agent was restarted", metric="aie_drift_alarm")
+        return
+    if Check.KS in alarms:
+        median, before = watch.median, watch.reference_median
+        moved = f"; half of them above {median:.3g}, {before:.3g} in the reference" if median is not None else ""
+        yield Evidence(
+            text=(
+                f"{statistic.name} ({statistic.means}): the last {WINDOW} requests are {last.distance:.3f} from the reference,"
+                f" {column.threshold:.3f} is the most that chance gives {CONSECUTIVE} windows in a row{moved}"
+            ),
+            metric="aie_drift_distance_ratio",
+        )
+    if Check.OUT_OF_RANGE in alarms:
+        yield Evidence(
+            text=(
+                f"{statistic.name}: {last.outside} of the last {WINDOW} requests outside {column.low:.3g} to {column.high:.3g},"
+                f" where 98 % of the reference are; {column.outside} in {CONSECUTIVE} windows in a row are too many"
+            ),
+            metric="aie_drift_outside_ratio",
+        )
+
+
+def _run_length(stream: EngineStream, now_s: float) -> str:
+    header = stream.reference.header
+    run_length_s = stream.run_length_s(now_s)
+    days = "" if run_length_s is None else f", {run_length_s / 86400:.2g} days at the present rate"
+    delays = [
+        f"{delay:.0f} for a shift of {shift} sd"
+        for shift in ("0.3", "0.5", "1")
+        if (delay := min((each for w in stream.watches.values() if (each := w.column.delay_requests.get(shift))), default=None))
+    ]
+    return (
+        f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days}; such alarms take on average"
+        f" {', '.join(delays)} requests ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of {header.requests} requests)"
+    )
+
+
+def _collapse(engine: str, model: str, collapsed: _Watched) -> Finding:
+    constant = any(Check.CONSTANT in watch.alarms for _, watch in collapsed)
+    return Finding(
+        cause="output_collapse",
+        subject=engine,
+        severity="critical" if constant else "warning",
+        since_s=min(since_s for _, watch in collapsed for check, since_s in watch.alarms.items() if check in _COLLAPSES),
+        summary=f"engine {engine}, {model}: its answers are {'all alike' if constant else 'far more alike than they were'}",
+        evidence=tuple(sentence for statistic, watch in collapsed for sentence in _collapse_sentences(statistic, watch)),
+        advice=_COLLAPSE_ADVICE,
+    )
+
+
+def _collapse_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Evidence]:
+    if Check.CONSTANT in watch.alarms:
+        equal, most = watch.most_equal, watch.too_many_equal
+        text = f"{statistic.name}: the last {equal} requests have one and the same value; {most} are too many"
+        yield Evidence(text=text, metric="aie_drift_alarm")
+    ratio = watch.stability_ratio
+    if Check.STABILITY in watch.alarms and ratio is not None:
+        least = watch.column.deviation_low / watch.column.deviation
+        yield Evidence(
+            text=(
+                f"{statistic.name}: the last thousand requests scatter {ratio:.2f} times as much as the reference, which itself"
+                f" never scattered less than {least:.2f} times; half of that is too little"
+            ),
+            metric="aie_drift_output_stability_ratio",
+        )
+
+
+def nan_finding(engine: str, signs: NanSigns) -> Finding:
+    """Of an engine with signs of NaN."""
+    evidence = []
+    if signs.in_layers:
+        text = f"{signs.in_layers:.0f} values of watched layers were NaN or infinite"
+        evidence.append(Evidence(text=text, metric="aie_engine_activation_nonfinite_total"))
+    if signs.without:
+        text = (
+            f"of the last {signs.without} answers none has an entropy, and hooks dropped {signs.dropped:.0f} numbers that were none"
+        )
+        evidence.append(Evidence(text=text, metric="aie_hooks_dropped_total"))
+    return Finding(
+        cause="nan_logits",
+        subject=engine,
+        severity="critical",
+        since_s=signs.since_s or 0.0,
+        summary=f"engine {engine}: its model gives NaN",
+        evidence=tuple(evidence),
+        advice=_NAN_ADVICE,
+    )
