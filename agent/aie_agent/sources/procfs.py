@@ -57,6 +57,25 @@ class Procfs:
         """A file by its path below the root, or None where it is not there."""
         return read_file(f"{self._root}/{name}")
 
+    def names(self, directory: str) -> list[str]:
+        """What a directory has, by its path below the root; nothing where it is not there. Raises OSError where it may not be
+        read."""
+        try:
+            return os.listdir(f"{self._root}/{directory}")
+        except OSError as error:
+            if error.errno in _GONE:
+                return []
+            raise
+
+    def target(self, link: str) -> str | None:
+        """Where a link leads, by its path below the root. None where it is not there. Raises OSError where it may not be read."""
+        try:
+            return os.readlink(f"{self._root}/{link}")
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+
     def cpu_times(self) -> text.CpuTimes | None:
         """CPU time of the host."""
         content = self.read("stat")
@@ -103,6 +122,11 @@ class Procfs:
         """The memory of a process."""
         content = self.read(f"{tgid}/status")
         return None if content is None else text.process_memory(content)
+
+    def cpus_allowed(self, tgid: int) -> frozenset[int] | None:
+        """The CPUs that the main thread of a process may run on."""
+        content = self.read(f"{tgid}/status")
+        return None if content is None else text.cpus_allowed(content)
 
     def namespace_pids(self, tgid: int) -> tuple[int, ...]:
         """The pids of a process, from this /proc's namespace inwards. Empty when it is gone, or is a kernel thread."""

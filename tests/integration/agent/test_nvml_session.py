@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pynvml
 import pytest
 
+from aie_agent.outputs.gpus import gpus as rows_of
 from aie_agent.simulate import Controller
 from aie_agent.sources.base import SourceError
+from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.source import NvmlSource
+from aie_agent.sources.nvml.unreached import may_be_lost
+from aie_agent.store import Store
 from tests.integration.agent import nvml_host as host
 
 GPUS = 4
@@ -242,6 +247,56 @@ async def test_a_gpu_that_was_lost_before_the_agent_came_has_its_xids_at_zero(gp
     at = host.source(xids=True)
     found = await host.look(at)
     assert xids_at_zero(found, "2") == xids_at_zero(found, "0") > {"79", "48"}
+    await at.close()
+
+
+async def test_a_gpu_that_nvml_never_counted_is_a_row_that_is_not_up(
+    gpus: Controller, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fell off the bus before the agent came: NVML numbers the others without it, the driver still has its folder."""
+    monkeypatch.setattr("aie_agent.sources.nvml.session.simulated", lambda nvml: False)
+    monkeypatch.setattr("aie_agent.sources.nvml.session.may_be_lost", partial(may_be_lost, pci_devices=tmp_path, dev=tmp_path))
+    (folders / bus(1) / "information").write_text("Model: \t NVIDIA H100 80GB HBM3\nDevice Minor: \t 1\n")
+    (tmp_path / bus(1)).mkdir()
+    (tmp_path / bus(1) / "config").write_bytes(b"\xff" * 64)
+    gpus.remove(1)
+    store, at = Store(max_series=2000, retention_s=300), host.source(xids=True)
+    found = await host.look(at)
+    assert host.up(found) == {"0": "", "1": "", "2": "", "3": "lost"}
+    assert (found["aie_gpu_present",], found["aie_gpu_expected",]) == (3, 4)
+    assert xids_at_zero(found, "3") == xids_at_zero(found, "0") > {"79"}
+    assert not xids_at_zero(found, bus(1)[:-2])
+    store.apply(await at.collect(time.time()))
+    lost = rows_of(store, time.time(), 60.0)[3]
+    assert (lost.up, lost.reason, lost.uuid, lost.name) == (False, "lost", "", "NVIDIA H100 80GB HBM3")
+    assert bus_id(lost.pci_bus_id) == bus_id(bus(1))
+    gpus.remove(1, removed=False)
+    at.release()
+    await host.reason(at)
+    at.release()
+    found = await host.look(at)
+    assert host.up(found) == {"0": "", "1": "", "2": "", "3": ""}
+    assert found["aie_gpu_expected",] == 4
+    await at.close()
+
+
+async def test_gpus_of_other_containers_are_not_lost(
+    gpus: Controller, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver tells of all GPUs of the host, and this agent was given one."""
+    monkeypatch.setattr("aie_agent.sources.nvml.session.simulated", lambda nvml: False)
+    monkeypatch.setattr("aie_agent.sources.nvml.session.may_be_lost", partial(may_be_lost, pci_devices=tmp_path, dev=tmp_path))
+    for gpu in range(GPUS):
+        (folders / bus(gpu) / "information").write_text(f"Device Minor: \t {gpu}\n")
+        (tmp_path / bus(gpu)).mkdir()
+        (tmp_path / bus(gpu) / "config").write_bytes(b"\xde\x10\x30\x23")
+    (tmp_path / "nvidia0").touch()
+    for gpu in range(1, GPUS):
+        gpus.remove(gpu)
+    at = host.source(xids=True)
+    found = await host.look(at)
+    assert host.up(found) == {"0": ""}
+    assert found["aie_gpu_expected",] == 1
     await at.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from aie_agent.sources.nvml.plan import Number, plan
 from aie_agent.sources.nvml.roster import Entry, Roster
 from aie_agent.sources.nvml.rows import FIELDS, ROWS, Pace, Row
 from aie_agent.sources.nvml.units import convert
+from aie_agent.sources.nvml.unreached import may_be_lost
 
 GIB = 1 << 30
 UINT, ULONGLONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
@@ -190,6 +192,75 @@ def test_of_two_that_are_lost_the_one_whose_place_was_filled_is_forgotten() -> N
     in_place_of_b = identity("b")._replace(uuid="GPU-d")
     found = roster.update([Entry(0, identity("c"), None), Entry(1, in_place_of_b, None)])
     assert shown(found) == [(0, "GPU-c", None), (1, "GPU-d", None), (2, "GPU-a", "lost")]
+
+
+def test_a_gpu_that_was_lost_before_the_agent_came_is_known_by_its_bus_id() -> None:
+    roster = Roster()
+    on_host = {"0000:a0:00": "NVIDIA H100", "0000:b0:00": "NVIDIA H100", "0000:c0:00": "NVIDIA H200"}
+    found = roster.update([Entry(0, identity("a"), None), Entry(1, identity("c"), None)], on_host)
+    assert shown(found) == [(0, "GPU-a", None), (1, "GPU-c", None), (2, "", "lost")]
+    lost = found[2].identity
+    assert lost is not None
+    assert (lost.name, lost.pci_bus_id) == ("NVIDIA H100", "00000000:B0:00.0")
+    assert roster.expected == 3
+    everybody = [Entry(number, identity(letter), None) for number, letter in enumerate("abc")]
+    assert shown(roster.update(everybody)) == [(0, "GPU-a", None), (1, "GPU-b", None), (2, "GPU-c", None)]
+    assert roster.expected == 3
+
+
+def test_a_gpu_that_was_lost_while_the_agent_watched_is_nobody_elses() -> None:
+    """The driver still has it at its place: one row, by the name that it had."""
+    roster = Roster()
+    roster.update([Entry(0, identity("a"), None), Entry(1, identity("b"), None)])
+    on_host = {"0000:a0:00": "NVIDIA H100", "0000:b0:00": "NVIDIA H100"}
+    assert shown(roster.update([Entry(0, identity("a"), None)], on_host)) == [(0, "GPU-a", None), (1, "GPU-b", "lost")]
+    assert roster.expected == 2
+
+
+def test_where_one_does_not_say_who_it_is_nobody_is_made_up() -> None:
+    on_host = {"0000:a0:00": "NVIDIA H100", "0000:b0:00": "NVIDIA H100"}
+    assert shown(Roster().update([Entry(0, identity("a"), None), Entry(1, None, "error")], on_host)) == [
+        (0, "GPU-a", None),
+        (1, "", "error"),
+    ]
+
+
+INFORMATION = """Model: \t\t NVIDIA H100 80GB HBM3
+IRQ:   \t\t 120
+GPU UUID: \t GPU-????????-????-????-????-????????????
+Bus Location: \t 0000:3b:00.0
+Device Minor: \t 3
+GPU Excluded:\t No
+"""
+
+
+@pytest.mark.parametrize(
+    ("information", "config", "device", "expected"),
+    [
+        (INFORMATION, b"\xff" * 64, None, {"0000:3b:00": "NVIDIA H100 80GB HBM3"}),  # it fell off the bus
+        (INFORMATION, b"\xde\x10\x30\x23", "nvidia3", {"0000:3b:00": "NVIDIA H100 80GB HBM3"}),  # it failed
+        ("", b"\xff" * 64, None, {"0000:3b:00": ""}),
+        (INFORMATION, b"\xde\x10\x30\x23", "nvidia2", {}),  # another container's
+        (INFORMATION, None, None, {}),
+        (INFORMATION.replace("No", "Yes"), b"\xff" * 64, "nvidia3", {}),  # the driver was told to leave it alone
+        (INFORMATION.replace("Excluded", "Blacklisted").replace("No", "Yes"), b"\xde\x10\x30\x23", "nvidia3", {}),
+        ("", b"\xde\x10\x30\x23", "nvidia3", {}),
+        ("\0\xff" * 9999, b"", "nvidia3", {}),
+    ],
+)
+def test_which_of_the_drivers_gpus_may_be_lost(
+    tmp_path: Path, information: str, config: bytes | None, device: str | None, expected: dict[str, str]
+) -> None:
+    name = "0000:3b:00.0"
+    for directory in ("gpus", "pci", "dev"):
+        (tmp_path / directory / name).mkdir(parents=True)
+    (tmp_path / "gpus" / name / "information").write_text(information)
+    if config is not None:
+        (tmp_path / "pci" / name / "config").write_bytes(config)
+    if device is not None:
+        (tmp_path / "dev" / device).touch()
+    found = may_be_lost(tmp_path / "gpus", [name, "no bus id", "0000:4b:00.0"], tmp_path / "pci", tmp_path / "dev")
+    assert found == expected
 
 
 def test_a_board_that_is_added_is_one_more() -> None:

@@ -27,7 +27,7 @@ from aie_agent.store import Store
 from aie_telemetry.catalogue import Kind
 
 GIB = 1 << 30
-GPUS = [GpuName(number, f"GPU-{number}", "H100") for number in range(2)]
+GPUS = [GpuName(number, f"GPU-{number}", "H100", number) for number in range(2)]
 CONTAINER = "0123456789ab" + "c" * 52
 POD = "0a1b2c3d-4e5f-6789-abcd-ef0123456789"
 
@@ -100,6 +100,22 @@ def test_the_device_is_what_the_process_calls_it(world: World) -> None:
     world.look(1.0, [], [context(101, 5 * GIB)])
     assert world.value("aie_engine_memory_physical_bytes", engine="vllm", device="cuda0") == 5 * GIB
     assert world.joiner.engine_note("vllm") is None
+
+
+def test_in_a_container_the_device_is_what_its_device_files_make_it(world: World) -> None:
+    """Kubernetes gave it the second GPU, and its image says NVIDIA_VISIBLE_DEVICES=all: it calls that cuda0."""
+    world.process(101, parent=100, environ="NVIDIA_VISIBLE_DEVICES=all\0", cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")
+    world.proc.write("101/root/dev/nvidia1", "")
+    world.look(1.0, [], [context(101, 5 * GIB)])
+    assert world.value("aie_engine_memory_physical_bytes", engine="vllm", device="cuda0") == 5 * GIB
+    assert world.joiner.engine_note("vllm") is None
+
+
+def test_in_a_container_whose_devices_cannot_be_seen_it_says_so(world: World) -> None:
+    world.process(101, parent=100, environ="NVIDIA_VISIBLE_DEVICES=void\0", cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")
+    world.look(1.0, [], [context(101)])
+    assert world.value("aie_engine_memory_physical_bytes", device="cuda1") == GIB
+    assert "cuda1: which GPUs its container was given cannot be seen" in (world.joiner.engine_note("vllm") or "")
 
 
 def test_a_process_that_changed_its_mind_is_counted_in_pci_order_and_it_says_so(world: World) -> None:

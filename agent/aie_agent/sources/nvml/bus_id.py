@@ -21,6 +21,12 @@ def bus_id(text: str) -> str | None:
     return f"{domain:04x}:{match[2].lower()}:{match[3].lower()}"
 
 
+def long_name(bus: str) -> str:
+    """A bus id as NVML and nvidia-smi write it: "00000000:3B:00.0"."""
+    domain, _, rest = bus.partition(":")
+    return f"{domain:0>8}:{rest}.0".upper()
+
+
 def sysfs_name(bus: str) -> str:
     """The directory below /sys/bus/pci/devices of the GPU with this bus id."""
     return f"{bus}.0"

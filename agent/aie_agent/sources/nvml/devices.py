@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from aie_agent.sources.nvml.bus_id import bus_id, sysfs_name
-from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.door import Absent, Device, Door, number
 
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 _NODE_SCOPE: Final = 0
@@ -14,13 +14,15 @@ _NODE_WORDS: Final = 4  # 256 NUMA nodes
 
 
 class Identity(NamedTuple):
-    """`pci_bus_id` as nvidia-smi writes it; `architecture` and `numa_node` are None where neither driver nor kernel tell."""
+    """`pci_bus_id` as nvidia-smi writes it; `architecture` and `numa_node` are None where neither driver nor kernel tell, and
+    `minor`, the number of the GPU's file in /dev, where the driver does not. `uuid` is "" of a GPU that NVML never showed."""
 
     uuid: str
     name: str
     pci_bus_id: str
     architecture: str | None
     numa_node: int | None
+    minor: int | None = None
 
 
 def identify(door: Door, device: Device) -> Identity | Absent:
@@ -31,9 +33,17 @@ def identify(door: Door, device: Device) -> Identity | Absent:
     name = _text(door.query("nvmlDeviceGetName", device))
     pci = door.query("nvmlDeviceGetPciInfo", device)
     bus = "" if isinstance(pci, Absent) else _text(pci.busId)
+    minor = number(door.query("nvmlDeviceGetMinorNumber", device))
     if device.gone is not None:
         return Absent(device.gone)
-    return Identity(_text(uuid), name, bus, _architecture(door, device), _numa_node(door, device, bus))
+    return Identity(
+        uuid=_text(uuid),
+        name=name,
+        pci_bus_id=bus,
+        architecture=_architecture(door, device),
+        numa_node=_numa_node(door, device, bus),
+        minor=None if isinstance(minor, Absent) else int(minor),
+    )
 
 
 def simulated(nvml: Any) -> bool:

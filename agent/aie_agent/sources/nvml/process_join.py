@@ -20,6 +20,7 @@ from aie_agent.samples import Point
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.containers import pod_uid
 from aie_agent.sources.nvml.cuda_devices import GpuName, Numbering, numbering, parse_environ
+from aie_agent.sources.nvml.device_files import DeviceFiles, read_device_files
 from aie_agent.sources.nvml.processes import Context, total_of
 from aie_agent.sources.procfs import Procfs
 from aie_telemetry.api import GpuProcess
@@ -62,6 +63,7 @@ class _Known:
     container: str | None
     pod: str | None
     environ: dict[str, str] | None
+    files: DeviceFiles | None = None
     owner: _Engine | None = None
 
 
@@ -213,7 +215,8 @@ class GpuProcesses:
             command = self._procfs.command(pid)
         except (OSError, ValueError):
             command = ""
-        return _Known(command, container, pod, environ)
+        files = None if container is None else read_device_files(self._procfs, pid)
+        return _Known(command, container, pod, environ, files)
 
     def _of(self, seen: Mapping[int, _Seen], pid: int) -> _Known | None:
         each = seen.get(pid)
@@ -342,11 +345,12 @@ def _device(row: _Row, gpus: Sequence[GpuName]) -> tuple[str, str | None]:
     environ = known.environ if known else None
     if environ is not None and environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
         return "cuda0", None  # CUDA shows a process one MIG instance, and calls it 0
-    found = numbering(environ, gpus, in_container=known is not None and known.container is not None)
+    is_in_container = known is not None and known.container is not None
+    found = numbering(environ, gpus, in_container=is_in_container, files=known.files if known else None)
     name = found.name(row.gpu.number)
     if name is not None:
         return name, found.doubt
-    # It holds a context on a GPU that its first environment hides: it has set another one since.
+    # It holds a context on a GPU that its first environment hides: most likely it has set another one since.
     in_pci_order = Numbering(tuple(sorted(gpu.number for gpu in gpus))).name(row.gpu.number) or f"cuda{row.gpu.number}"
     return in_pci_order, "the process changed its CUDA_VISIBLE_DEVICES after its start, so PCI order is assumed"
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 from aie_agent.samples import Point
+from aie_agent.sources.nvml.bus_id import bus_id, long_name
 from aie_agent.sources.nvml.devices import Identity
 from aie_telemetry.catalogue import Kind
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +38,9 @@ class Roster:
         """So many were there at once since the agent started, or should be: a board that was put in for another is not one more."""
         return max(self._least, self._most)
 
-    def update(self, present: Iterable[Entry]) -> list[Entry]:
-        """All entries to show, from those that NVML has now.
+    def update(self, present: Iterable[Entry], on_host: Mapping[str, str] = _NONE) -> list[Entry]:
+        """All entries to show, from those that NVML has now. `on_host` are models by bus id of GPUs that there are besides, and may
+        be the same: one that is nobody else's was lost before the agent came, and is known by its bus id alone.
 
         One that does not say who it is is the one that was at its index before, unless that is elsewhere now. One that NVML does
         not have any more is lost, and keeps its index, or gets the next that is free when another has it now; it is forgotten when
@@ -47,23 +53,34 @@ class Roster:
         for entry in entries:
             if entry.identity is not None:
                 self._known[entry.identity.uuid] = (entry.index, entry.identity)
-        self._most = max(self._most, len(entries))
+        unreached = self._unreached(entries, on_host)
+        self._most = max(self._most, len(entries) + len(unreached))
         taken = {entry.index for entry in entries}
-        for index, identity in self._lost([entry.identity for entry in entries if entry.identity is not None], len(entries)):
+        named_now = [entry.identity for entry in entries if entry.identity is not None]
+        for index, identity in self._lost(named_now, len(entries), len(unreached)):
             free = index if index not in taken else _free(taken)
             taken.add(free)
             entries.append(Entry(free, identity, "lost"))
+        for bus, model in unreached.items():
+            taken.add(free := _free(taken))
+            entries.append(Entry(free, Identity("", model, long_name(bus), None, None), "lost"))
         self._shown = sorted(entries, key=lambda entry: entry.index)
         return self._shown
 
-    def _lost(self, there: list[Identity], present: int) -> list[tuple[int, Identity]]:
+    def _unreached(self, entries: Collection[Entry], on_host: Mapping[str, str]) -> dict[str, str]:
+        """Those on the host that are nobody's. None where one of NVML's does not say who it is: it may be that."""
+        known = {bus_id(identity.pci_bus_id) for _, identity in self._known.values()}
+        nameless = any(entry.identity is None for entry in entries)
+        return {} if nameless else {bus: model for bus, model in sorted(on_host.items()) if bus not in known}
+
+    def _lost(self, there: Collection[Identity], present: int, unreached: int) -> list[tuple[int, Identity]]:
         """Those that NVML does not have any more, by index: no more than are missing, and first those whose place is empty."""
         uuids, places = {identity.uuid for identity in there}, {identity.pci_bus_id for identity in there}
         gone = sorted(
             (known for uuid, known in self._known.items() if uuid not in uuids),
             key=lambda known: (known[1].pci_bus_id in places, known[0]),
         )
-        missing = max(self.expected - present, 0)
+        missing = max(self.expected - present - unreached, 0)
         for _, identity in gone[missing:]:
             del self._known[identity.uuid]
         return sorted(gone[:missing], key=lambda known: known[0])

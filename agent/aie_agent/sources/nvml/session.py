@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from aie_agent.sources.nvml import library
@@ -12,6 +11,7 @@ from aie_agent.sources.nvml.devices import simulated
 from aie_agent.sources.nvml.door import Absent, Door
 from aie_agent.sources.nvml.gpu import GpuReader, Options
 from aie_agent.sources.nvml.memory import Memory
+from aie_agent.sources.nvml.unreached import GPU_FOLDERS, may_be_lost
 
 MAX_GPUS: Final = 64
 
@@ -26,7 +26,7 @@ _REASONS: Final = {
 }
 _MISMATCH: Final = "lib_rm_version_mismatch"
 _STILL_LOADED: Final = "; something else in this process holds the library of old: restart the agent after that"
-_GPU_FOLDERS: Final = Path("/proc/driver/nvidia/gpus")
+_GPU_FOLDERS: Final = GPU_FOLDERS
 
 
 class SessionError(Exception):
@@ -54,6 +54,9 @@ class Session:
         self.is_simulated = False
         self.error: str | None = None
         """Why the last `open` failed."""
+        self.may_be_lost: dict[str, str] = {}
+        """Models by bus id of GPUs that the driver serves and we may use: NVML counts fewer GPUs than there are. Those that it does
+        have are among them, since who they are is found out later."""
         self._load = load or _import
         self._options: Callable[[], Options] = lambda: Options(host_memory, exists(), gpm, period_s)
         self._seen: tuple[str, ...] = ()
@@ -91,6 +94,8 @@ class Session:
         options = self._options()
         self.gpus = [GpuReader(door, index, options) for index in range(min(count, MAX_GPUS))]
         self._seen = on_host()
+        has_fewer = len(self._seen) > len(self.gpus) and not self.is_simulated
+        self.may_be_lost = may_be_lost(_GPU_FOLDERS, self._seen) if has_fewer else {}
 
     def is_outdated(self) -> bool:
         """Whether the host has other GPUs than when the session was opened, or the session ended by itself."""

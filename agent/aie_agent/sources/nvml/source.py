@@ -98,7 +98,7 @@ class NvmlSource:
         await self._be_open(now_s)
         await self._read_all()
         batch = Batch(self.name, now_s, whole=_WHOLE)
-        self.entries = self._roster.update(self._outcomes(batch.points))
+        self.entries = self._roster.update(self._outcomes(batch.points), self._session.may_be_lost)
         batch.points += points(self.entries, self._roster.expected, self._session.driver, self._session.is_simulated)
         if self._xids is not None:
             self._add_xids(batch, self._xids)
@@ -266,7 +266,7 @@ class NvmlSource:
         """What is on a GPU stays known while it is slow to answer, and is not while it is down."""
         self._on_gpus.pop(gpu.index, None)
         if reading.reason is None and gpu.identity is not None:
-            name = GpuName(gpu.index, gpu.identity.uuid, gpu.identity.name)
+            name = GpuName(gpu.index, gpu.identity.uuid, gpu.identity.name, gpu.identity.minor)
             self._on_gpus[gpu.index] = GpuContexts(name, reading.contexts, reading.used_bytes)
 
     def _begin_apart(self) -> None:
