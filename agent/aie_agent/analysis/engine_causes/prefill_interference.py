@@ -55,7 +55,7 @@ def prefill_interference(view: View, engine: str, now_s: float) -> Finding | Non
     start_s = now_s - WINDOW_S
     seen = observed(view, engine, GAPS, start_s, now_s)
     gaps = _stutter(seen) if seen is not None else None
-    if gaps is None:
+    if gaps is None or not _is_known_since(view, engine, start_s):
         return None
     steps = observed(view, engine, STEP_TOKENS, start_s, now_s)
     mixed = _of_steps(steps) if steps is not None else _of_totals(view, engine, start_s, now_s)
@@ -75,6 +75,14 @@ def prefill_interference(view: View, engine: str, now_s: float) -> Finding | Non
         advice=_ADVICE,
         not_visible=() if steps is not None else ("which steps had prompts in them: its page does not tell the tokens of a step",),
     )
+
+
+def _is_known_since(view: View, engine: str, start_s: float) -> bool:
+    """Whether the whole window was seen: what is compared with it may lie in any part of it."""
+    firsts = [
+        next((time_s for time_s, _ in series.since(0.0)), start_s + 1) for series in view.store.histograms(GAPS, engine=engine)
+    ]
+    return any(first_s <= start_s for first_s in firsts)
 
 
 def _stutter(seen: Observed) -> _Gaps | None:

@@ -1,0 +1,179 @@
+"""When a queue, a KV cache that is too small or prompts in the way are found, and all that looks like them and is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.engine_world import EngineWorld
+
+from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
+from aie_agent.analysis.engine_causes.prefill_interference import prefill_interference
+from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
+from aie_agent.analysis.findings import EngineCause
+from aie_telemetry.catalogue import CATALOGUE
+
+CAUSES: tuple[EngineCause, ...] = (queue_saturation, kv_preemption, prefill_interference)
+FAST = {"queue_seconds": {0.002: 4}, "time_to_first_token_seconds": {0.05: 4}}
+SLOW = {"queue_seconds": {3.0: 4}, "time_to_first_token_seconds": {3.4: 4}}
+STEADY = {"inter_token_seconds": {0.02: 100}, "step_tokens": {8.0: 50}}
+STUTTERING = {"inter_token_seconds": {0.02: 90, 0.5: 10}, "step_tokens": {8.0: 45, 1500.0: 5}}
+
+
+def first_second(world: EngineWorld, cause: EngineCause, seconds: int, **kwargs: Any) -> int | None:
+    """After how many such seconds a cause is found."""
+    for second in range(1, seconds + 1):
+        world.serve(1, **kwargs)
+        if world.engine(cause):
+            return second
+    return None
+
+
+def test_requests_that_wait_are_found_within_ten_seconds() -> None:
+    world = EngineWorld()
+    world.serve(60, observes=FAST, requests_running=8, requests_waiting=0, kv_usage_ratio=0.3)
+    after = first_second(world, queue_saturation, 30, observes=SLOW, requests_running=16, requests_waiting=40, kv_usage_ratio=0.3)
+    assert after is not None
+    assert after <= HELD_S + 1
+    finding = world.engine(queue_saturation)
+    assert finding is not None
+    assert (finding.cause, finding.subject, finding.severity) == ("queue_saturation", "e", "warning")
+    assert "40 wait" in finding.summary
+    assert "limits 500 ms and 50%" in finding.evidence[0].text
+    assert "40 requests wait now beside 16 that run" in finding.evidence[1].text
+    assert "--max-num-seqs" in finding.advice
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
+def test_a_queue_before_a_full_cache_asks_for_memory() -> None:
+    world = EngineWorld()
+    world.serve(30, observes=SLOW, requests_running=16, requests_waiting=40, kv_usage_ratio=0.97)
+    finding = world.engine(queue_saturation)
+    assert finding is not None
+    assert "--kv-cache-dtype" in finding.advice
+    assert "97% taken" in finding.evidence[2].text
+
+
+def test_without_a_histogram_of_waits_the_queue_must_be_long() -> None:
+    world = EngineWorld()
+    world.serve(29, requests_running=4, requests_waiting=9)
+    assert world.engine(queue_saturation) is None
+    world.serve(2, requests_running=4, requests_waiting=9)
+    finding = world.engine(queue_saturation)
+    assert finding is not None
+    assert finding.not_visible
+    short = EngineWorld()
+    short.serve(60, requests_running=4, requests_waiting=3)
+    assert short.engine(queue_saturation) is None
+
+
+QUEUES: dict[str, dict[str, Any]] = {
+    "an empty queue": {"observes": SLOW, "requests_waiting": 0},
+    "a queue that empties every few seconds": {"observes": SLOW, "requests_waiting": lambda second: second % 7},
+    "a short queue that is fast": {"observes": FAST, "requests_waiting": 3},
+    "long prompts: a first token that takes long, and no wait": {
+        "observes": {"queue_seconds": {0.6: 4}, "time_to_first_token_seconds": {6.0: 4}},
+        "requests_waiting": 1,
+    },
+    "no request that is admitted": {"observes": {"queue_seconds": {}}, "requests_waiting": 1},
+}
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_queues_that_are_normal(name: str) -> None:
+    world = EngineWorld()
+    assert first_second(world, queue_saturation, 120, requests_running=4, **QUEUES[name]) is None
+
+
+def test_preemptions_are_found_as_they_come() -> None:
+    world = EngineWorld()
+    world.serve(60, requests_running=30, kv_usage_ratio=0.8, preemptions_total=0)
+    after = first_second(world, kv_preemption, 30, requests_running=30, kv_usage_ratio=1.0, preemptions_total=2)
+    assert after == 3
+    finding = world.engine(kv_preemption)
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert finding.since_s == pytest.approx(world.now_s - 3, abs=1.01)
+    assert "6 times in the last 30 s" in finding.evidence[0].text
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
+PREEMPTIONS: dict[str, Callable[[int], float]] = {
+    "none": lambda second: 0,
+    "one in a while": lambda second: second % 10 == 0,
+    "a single burst": lambda second: 8 * (second == 60),
+}
+
+
+@pytest.mark.parametrize("name", PREEMPTIONS)
+def test_preemptions_that_are_normal(name: str) -> None:
+    world = EngineWorld()
+    for second in range(200):
+        world.serve(1, preemptions_total=PREEMPTIONS[name](second), kv_usage_ratio=0.99)
+        assert world.engine(kv_preemption) is None, second
+
+
+def test_tokens_that_stutter_while_prompts_are_computed() -> None:
+    world = EngineWorld()
+    prompts = lambda second: 1500 * (second % 3 == 0)  # noqa: E731
+    world.serve(30, observes=STEADY, prompt_tokens_total=prompts, generation_tokens_total=100)
+    assert world.engine(prefill_interference) is None
+    world.serve(20, observes=STUTTERING, prompt_tokens_total=prompts, generation_tokens_total=100)
+    finding = world.engine(prefill_interference)
+    assert finding is not None
+    assert finding.cause == "prefill_interference"
+    assert "limits 6 times as long and 100 ms" in finding.evidence[0].text
+    assert "largest steps" in finding.evidence[1].text
+    assert not finding.not_visible
+    assert "--max-num-batched-tokens" in finding.advice
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
+def test_without_the_tokens_of_steps_prompts_must_be_most_of_the_work() -> None:
+    gaps = {"inter_token_seconds": STUTTERING["inter_token_seconds"]}
+    most, few = EngineWorld(), EngineWorld()
+    most.serve(40, observes=gaps, prompt_tokens_total=1000, generation_tokens_total=100)
+    few.serve(40, observes=gaps, prompt_tokens_total=100, generation_tokens_total=100)
+    finding = most.engine(prefill_interference)
+    assert finding is not None
+    assert finding.not_visible
+    assert few.engine(prefill_interference) is None
+
+
+GAPS: dict[str, dict[str, Any]] = {
+    "steps of one kind": {"observes": STEADY, "prompt_tokens_total": 100},
+    "mixed steps within the budget": {
+        "observes": {"inter_token_seconds": {0.04: 90, 0.075: 10}, "step_tokens": {8.0: 45, 256.0: 5}},
+        "prompt_tokens_total": 500,
+    },
+    "gaps as long without prompts": {"observes": STUTTERING, "prompt_tokens_total": lambda second: 900 * (second % 10 == 0)},
+    "gaps that are long and all alike": {"observes": {"inter_token_seconds": {0.5: 100}, "step_tokens": {8.0: 9, 900.0: 1}}},
+    "gaps that nobody notices": {
+        "observes": {"inter_token_seconds": {0.002: 90, 0.03: 10}, "step_tokens": {8.0: 45, 900.0: 5}},
+        "prompt_tokens_total": 500,
+    },
+    "steps without prompts": {"observes": {**STUTTERING, "step_tokens": {8.0: 50}}, "prompt_tokens_total": 1},
+    "too few tokens to say": {"observes": {"inter_token_seconds": {0.02: 8, 0.5: 1}, "step_tokens": {8.0: 9, 1500.0: 1}}},
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_gaps_that_are_normal(name: str) -> None:
+    world = EngineWorld()
+    assert first_second(world, prefill_interference, 60, generation_tokens_total=100, **GAPS[name]) is None
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_nothing_is_said_of_what_is_not_known(cause: EngineCause) -> None:
+    world = EngineWorld()
+    assert world.engine(cause) is None
+    world.serve(60, requests_running=9, generation_tokens_total=100)
+    assert world.engine(cause) is None
+    old = EngineWorld()
+    old.serve(
+        40, observes={**SLOW, **STUTTERING}, requests_running=9, requests_waiting=9, preemptions_total=5, prompt_tokens_total=900
+    )
+    assert old.engine(cause)
+    old.live(30, {})
+    assert old.engine(cause) is None, "what was said is old"
