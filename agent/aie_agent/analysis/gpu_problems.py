@@ -6,15 +6,16 @@ own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.links import (
-    BUSY_FOR_S,
     NVLINK_WINDOW_S,
     Link,
     Linked,
     Moment,
+    busy_for_s,
     error_problem,
     generation_problem,
     inactive_problem,
@@ -160,7 +161,10 @@ def link_of(live: Live) -> Link:
 
 def _moments(live: Live, now_s: float) -> list[Moment]:
     """The readings of the last seconds in which generation and use were both known, by their common time."""
-    start_s = now_s - BUSY_FOR_S
+    generations = live.get("aie_gpu_pcie_link_generation", {}).get(())
+    if generations is None:
+        return []
+    start_s = now_s - busy_for_s(_spacing_s(generations))
     used, states = (_recent(live, f"aie_gpu_{name}", start_s) for name in ("utilization_ratio", "performance_state"))
     known = _recent(live, "aie_gpu_pcie_link_generation", start_s)
     return [
@@ -168,6 +172,12 @@ def _moments(live: Live, now_s: float) -> list[Moment]:
         for time_s, generation in known.items()
         if time_s in used
     ]
+
+
+def _spacing_s(series: Series) -> float:
+    """How far apart the two newest points are; 0 where there are no two."""
+    times = [time_s for time_s, _ in series.ring.since(math.nextafter(series.last_time_s, -math.inf))]
+    return times[-1] - times[0] if times else 0.0
 
 
 def _recent(live: Live, metric: str, start_s: float) -> dict[float, float]:

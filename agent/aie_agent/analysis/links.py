@@ -2,20 +2,20 @@
 
 PCIe: fewer lanes than card and slot have are never normal, whatever the GPU does; neither is a slot with fewer lanes than the card.
 An older generation than possible is normal while the GPU idles (it saves power), so only a GPU that is busy is judged, and only by
-the best that it showed in `BUSY_FOR_S` of unbroken work.
+the best that it showed in `BUSY_FOR_S` of unbroken work, or at six readings of work where these are further apart than that allows.
 
 NVLink: a card without any active link has no bridge, which is normal; one with some active links and some that are not has lost
 some. A board that has its links built in (`has_built_in_links`), or whose neighbour of the same model has active ones, has lost all
 of them where none is active; but not while it is divided by MIG, for which A100 switches its links off, and not where it is the
 only GPU, for then it has nothing to be linked to. Errors are judged by how fast their counters rise.
 
-When it is wrong. A GPU that is busy for ten seconds without ever using its link could stay at a lower generation; drivers do not do
-this in the performance states 0 to 2, which are asked for: the null test is a simulated day of idle and busy times without an
-alarm. Lanes and inactive links are exact, and a false alarm is a host that was built so: a riser with fewer lanes, a virtual
-machine with a part of a mesh of links, a card that can have more bridges than it has (A100 PCIe has room for three), or cards of
-one model of which some are bridged and some are not. The thresholds of NVLink's errors are those of NVIDIA's own health check
-(DCGM: any replay or recovery, 100 CRC errors a second; of NVLink 5 any packet that was lost or spoilt); below them nothing is said,
-and a link that is well sends nothing again.
+When it is wrong. A GPU that is busy for ten seconds without ever using its link could stay at a lower generation; drivers do not
+do this in the performance states 0 to 2, which are asked for: the null test is a simulated day of idle and busy times without an
+alarm, looked at once a second, and a month of them, looked at once a minute. Lanes and inactive links are exact, and a false alarm
+is a host that was built so: a riser with fewer lanes, a virtual machine with a part of a mesh of links, a card that can have more
+bridges than it has (A100 PCIe has room for three), or cards of one model of which some are bridged and some are not. The
+thresholds of NVLink's errors are those of NVIDIA's own health check (DCGM: any replay or recovery, 100 CRC errors a second; of
+NVLink 5 any packet that was lost or spoilt); below them nothing is said, and a link that is well sends nothing again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from typing import Final, NamedTuple
 BUSY_RATIO: Final = 0.5
 BUSY_FOR_S: Final = 10.0
 _FASTEST_STATES: Final = 2
-# Readings come once a second: with fewer than this in the time, some are missing, and nobody knows what the GPU did.
+# Readings come once a second: with fewer than this in the time, some are missing, and nobody knows what the GPU did. Where they are
+# to come more rarely (`gpu.period`), the time is longer.
 _LEAST_READINGS: Final = 5
 
 
@@ -115,13 +116,20 @@ def generation_problem(link: Link, recent: Iterable[Moment], now_s: float) -> st
     possible = [value for value in (link.generation_max, link.port_generation) if value and value >= (link.generation or 0)]
     if link.unified_memory or not possible:
         return None
-    best = best_while_busy([moment for moment in recent if moment.time_s >= now_s - BUSY_FOR_S])
+    known = list(recent)
+    for_s = busy_for_s(known[-1].time_s - known[-2].time_s) if len(known) > 1 else BUSY_FOR_S
+    best = best_while_busy([moment for moment in known if moment.time_s >= now_s - for_s])
     if best is None or best >= min(possible):
         return None
     return (
         f"PCIe link runs as generation {best} of {min(possible)} while the GPU is busy: "
         "look at BIOS settings, riser and cable; copies between host and GPU are slower"
     )
+
+
+def busy_for_s(spacing_s: float) -> float:
+    """For how long a GPU must be busy whose readings are so far apart."""
+    return max(BUSY_FOR_S, (_LEAST_READINGS + 1) * spacing_s)
 
 
 def best_while_busy(recent: Sequence[Moment]) -> int | None:

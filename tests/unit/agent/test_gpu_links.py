@@ -145,6 +145,31 @@ def test_a_day_of_idle_and_busy_times_brings_no_alarm() -> None:
         assert generation_problem(FULL._replace(generation=recent[-1].generation), recent, float(second)) is None, second
 
 
+def test_readings_that_come_once_a_minute_are_judged_by_as_many() -> None:
+    minutes = [moment._replace(time_s=60.0 * moment.time_s) for moment in busy(3, seconds=6)]
+    assert "generation 3 of 5" in (generation_problem(FULL._replace(generation=3), minutes, 310.0) or "")
+    assert generation_problem(FULL._replace(generation=3), minutes[:4], 190.0) is None
+    rested = [*minutes[:3], minutes[3]._replace(utilization_ratio=0.1), *minutes[4:]]
+    assert generation_problem(FULL._replace(generation=3), rested, 310.0) is None
+    assert generation_problem(FULL._replace(generation=5), [*minutes[:3], minutes[3]._replace(generation=5)], 190.0) is None
+
+
+def test_a_month_of_idle_and_busy_times_looked_at_once_a_minute_brings_no_alarm() -> None:
+    """The null, where most of what the GPU does is not seen."""
+    dice = random.Random(11)
+    recent: list[Moment] = []
+    begins_s, ends_s = 0.0, 0.0
+    for minute in range(30 * 24 * 60):
+        now_s = 60.0 * minute
+        while ends_s <= now_s:
+            begins_s = ends_s + dice.uniform(0.0, 30.0)
+            ends_s = begins_s + dice.uniform(2.0, 300.0)
+        working = now_s >= begins_s
+        recent.append(Moment(now_s, 5 if now_s >= begins_s + 1.0 else 1, 0.9 if working else 0.1, None))
+        recent = recent[-6:]
+        assert generation_problem(FULL._replace(generation=recent[-1].generation), recent, now_s) is None, minute
+
+
 @given(
     st.lists(st.builds(Moment, st.floats(0, 10), st.integers(1, 6), st.floats(0, 1), st.none() | st.integers(0, 15)), max_size=15)
 )
@@ -312,13 +337,15 @@ class World:
     def set(self, name: str, value: float, **labels: str) -> None:
         self.values[name, tuple(labels.items())] = value
 
-    def faults(self, climb: float = 0.0) -> tuple[GpuFault, ...]:
-        """What is wrong after some seconds, in each of which NVLink's replays rise by `climb`."""
-        for second in range(int(BUSY_FOR_S) + 2):
+    def faults(self, climb: float = 0.0, period_s: float = 1.0) -> tuple[GpuFault, ...]:
+        """What is wrong after some readings, at each of which NVLink's replays have risen by `climb`."""
+        now_s = 100.0
+        for number in range(int(BUSY_FOR_S) + 2):
             points = [gauge(name, value, **dict(labels)) for (name, labels), value in self.values.items()]
-            points.append(gauge("aie_gpu_nvlink_errors_total", 7.0 + climb * second, kind="replay"))
-            self.store.apply(Batch("nvml", 100.0 + second, points))
-        (gpu,) = gpus(self.store, 100.0 + second, 60.0)
+            points.append(gauge("aie_gpu_nvlink_errors_total", 7.0 + climb * number, kind="replay"))
+            now_s += period_s
+            self.store.apply(Batch("nvml", now_s, points, period_s=period_s))
+        (gpu,) = gpus(self.store, now_s, 60.0)
         assert gpu.problems == tuple(fault.text for fault in gpu.faults)
         return gpu.faults
 
@@ -326,6 +353,15 @@ class World:
 def test_a_gpu_that_is_well_has_no_faults() -> None:
     """With replays of NVLink from long ago, all links active, lanes as the slot has them."""
     assert World().faults() == ()
+
+
+@pytest.mark.parametrize("period_s", [1.0, 2.0, 2.5, 10.0, 60.0])
+def test_an_old_generation_is_a_fault_however_rarely_it_is_read(period_s: float) -> None:
+    world = World()
+    world.set("aie_gpu_pcie_link_generation", 3.0)
+    (fault,) = world.faults(period_s=period_s)
+    assert fault.cause == "gpu_link_generation"
+    assert World().faults(period_s=period_s) == ()
 
 
 def test_nvlink_replays_that_rise_are_a_fault_as_long_as_they_do() -> None:
