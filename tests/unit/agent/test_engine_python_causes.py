@@ -1,0 +1,140 @@
+"""When tokenising or collecting garbage is what an engine waits for, and all that looks like it and is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes.engine_world import EngineWorld
+
+from aie_agent.analysis.engine_causes.python_gc import python_gc
+from aie_agent.analysis.engine_causes.tokenizer_bound import tokenizer_bound
+from aie_agent.analysis.findings import EngineCause
+from aie_agent.samples import Batch, HistogramPoint
+from aie_telemetry.catalogue import CATALOGUE
+
+YOUNG = {"gc_pause_seconds generation=0": {0.0002: 50}, "gc_pause_seconds generation=1": {0.001: 5}}
+
+
+def found_at(cause: EngineCause, seconds: int, world: EngineWorld | None = None, **kwargs: Any) -> int | None:
+    """After how many such seconds a cause is found."""
+    world = world or EngineWorld()
+    for second in range(1, seconds + 1):
+        world.serve(1, **kwargs)
+        if world.engine(cause):
+            return second
+    return None
+
+
+def test_a_tokenizer_that_backtracks_is_found_within_ten_seconds() -> None:
+    world = EngineWorld()
+    world.serve(60, observes={"tokenize_seconds": {0.002: 5}, "time_to_first_token_seconds": {0.08: 5}})
+    slow = {
+        "tokenize_seconds": {1.2: 2},
+        "time_to_first_token_seconds": {1.4: 2},
+        "event_loop_lag_seconds": {0.4: 3},
+    }
+    after = found_at(tokenizer_bound, 20, world, observes=slow)
+    assert after is not None
+    assert after <= 9
+    finding = world.engine(tokenizer_bound)
+    assert finding is not None
+    assert (finding.cause, finding.severity) == ("tokenizer_bound", "warning")
+    slow_text, share_text, lag_text = [evidence.text for evidence in finding.evidence]
+    assert "limit 200 ms" in slow_text
+    assert "limit 40%" in share_text
+    assert "event loop" in lag_text
+    assert "aie-agent stacks --engine e" in finding.advice
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
+def test_a_tenth_of_prompts_that_are_slow_is_enough_where_they_are_most_of_the_time() -> None:
+    few = {"tokenize_seconds": {0.002: 7, 3.0: 3}, "time_to_first_token_seconds": {0.08: 7, 3.2: 3}}
+    assert found_at(tokenizer_bound, 30, observes=few) is not None
+
+
+def test_no_first_token_at_all_and_prompts_that_take_for_ever() -> None:
+    world = EngineWorld()
+    world.serve(30, observes={"tokenize_seconds": {9.0: 1}})
+    finding = world.engine(tokenizer_bound)
+    assert finding is not None
+    assert "none got a first token" in finding.evidence[1].text
+
+
+TOKENIZING: dict[str, dict[str, dict[float, float]]] = {
+    "native code": {"tokenize_seconds": {0.002: 20}, "time_to_first_token_seconds": {0.01: 20}},
+    "long prompts, and a model that takes far longer": {"tokenize_seconds": {0.4: 5}, "time_to_first_token_seconds": {3.0: 5}},
+    "a queue, which is the model's": {"tokenize_seconds": {0.01: 5}, "time_to_first_token_seconds": {20.0: 5}},
+    "one slow prompt in a hundred": {"tokenize_seconds": {0.002: 99, 5.0: 1}, "time_to_first_token_seconds": {0.08: 100}},
+    "nothing to tokenise": {"tokenize_seconds": {}},
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZING)
+def test_tokenising_that_is_normal(name: str) -> None:
+    assert found_at(tokenizer_bound, 120, observes=TOKENIZING[name]) is None
+
+
+def test_storms_of_collections_are_found_within_ten_seconds() -> None:
+    world = EngineWorld()
+    world.serve(60, observes=YOUNG, requests_running=3)
+    after = found_at(python_gc, 20, world, observes={"gc_pause_seconds generation=2": {0.03: 10}}, requests_running=3)
+    assert after is not None
+    assert after <= 5
+    finding = world.engine(python_gc)
+    assert finding is not None
+    assert (finding.cause, finding.severity) == ("python_gc", "warning")
+    assert "limit 500 ms" in finding.evidence[0].text
+    assert "gc.freeze()" in finding.advice
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
+def test_long_pauses_that_come_back_are_found_though_they_are_rare() -> None:
+    world = EngineWorld()
+    long = {"gc_pause_seconds generation=2": lambda second: {0.4: float(second % 25 == 0)}}
+    world.serve(70, observes=long, requests_running=1)
+    finding = world.engine(python_gc)
+    assert finding is not None
+    assert "took 250 ms or longer" in finding.evidence[-1].text
+
+
+def test_what_a_probe_sees_of_collections_counts_too() -> None:
+    world = EngineWorld()
+    metric = CATALOGUE["aie_process_gc_seconds"]
+    for second in range(20):
+        world.serve(1, requests_running=1)
+        counts = [0.0] * (len(metric.buckets) + 1)
+        counts[-8] = float(second)
+        point = HistogramPoint(metric.name, (("engine", "e"),), metric.buckets, tuple(counts), 0.0)
+        world.store.apply(Batch("bpf", world.now_s, histograms=[point]))
+    assert world.engine(python_gc)
+
+
+COLLECTING: dict[str, dict[str, Any]] = {
+    "the youngest generations, all the time": {"observes": YOUNG, "requests_running": 4},
+    "one long collection": {
+        "observes": {"gc_pause_seconds generation=2": lambda second: {0.4: float(second == 50)}},
+        "requests_running": 4,
+    },
+    "a model that is loaded, and no request": {
+        "observes": {"gc_pause_seconds generation=2": {0.2: 5}},
+        "requests_running": 0,
+    },
+    "nothing is known of requests": {"observes": {"gc_pause_seconds generation=2": {0.2: 5}}},
+    "nothing is known of collections": {"requests_running": 4},
+}
+
+
+@pytest.mark.parametrize("name", COLLECTING)
+def test_collections_that_are_normal(name: str) -> None:
+    assert found_at(python_gc, 120, **COLLECTING[name]) is None
+
+
+@pytest.mark.parametrize("cause", [python_gc, tokenizer_bound])
+def test_what_is_old_says_nothing(cause: EngineCause) -> None:
+    world = EngineWorld()
+    assert world.engine(cause) is None
+    world.serve(30, observes={"gc_pause_seconds generation=2": {0.2: 5}, "tokenize_seconds": {3.0: 3}}, requests_running=1)
+    assert world.engine(cause)
+    world.live(10, {})
+    assert world.engine(cause) is None
