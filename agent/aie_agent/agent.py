@@ -36,6 +36,7 @@ from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
 from aie_agent.sources.lineage import Lineage
+from aie_agent.sources.numa import numa_nodes
 from aie_agent.sources.nvml import build as nvml
 from aie_agent.sources.process import ProcessSource
 from aie_agent.sources.procfs import Procfs
@@ -88,6 +89,7 @@ class Agent:
         self._saved_s = self._clock()
         self._aliases: dict[str, str] = {}
         self._runners = Runners(self._deliver, self._clock)
+        self._nodes = numa_nodes()
         self._namesakes = Namesakes(root_of)
         self._statsd = StatsdSource.from_config(config.statsd, self._namesakes)
         self._processes = ProcessSource(self._engines, procfs, period_s=config.sources.process_period)
@@ -234,9 +236,11 @@ class Agent:
             locks=self._locks,
             gpus=lambda: self._gpus(now_s),
             drivers=self._drivers,
-            sources=[SourceHealth(each.name, each.reason, each.down_since_s) for each in self._runners.health],
+            sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_success_s) for each in self._runners.health],
             events=self._events.newest(without=is_finding),
             down_since_s=self._engines.down_since_s,
+            nodes=self._nodes,
+            coverage=self._probes.coverage,
         )
 
     def _drivers(self) -> dict[str, str]:
@@ -256,7 +260,7 @@ class Agent:
 
     def _process_states(self, engine: str) -> list[ProcessState]:
         return [
-            ProcessState(row.tgid, row.state, self._watch.seen_since_s(row.state_since_s), row.cpu_cores)
+            ProcessState(row.tgid, row.state, self._watch.seen_since_s(row.state_since_s), row.cpu_cores, row.cpus_allowed)
             for row in self._processes.rows(engine)
         ]
 

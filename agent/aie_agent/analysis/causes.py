@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from aie_agent.analysis.agent_causes import agent_blind
 from aie_agent.analysis.engine_causes.cache import cache_hit_collapse
 from aie_agent.analysis.engine_causes.cpu_fallback import cpu_fallback
 from aie_agent.analysis.engine_causes.gone import engine_down, oom_killed
@@ -16,6 +17,12 @@ from aie_agent.analysis.engine_causes.python_gc import python_gc
 from aie_agent.analysis.engine_causes.queue_saturation import queue_saturation
 from aie_agent.analysis.engine_causes.tokenizer_bound import tokenizer_bound
 from aie_agent.analysis.findings import EngineCause, SubjectCause
+from aie_agent.analysis.gpu_causes.clocks import gpu_clocks, gpu_power_cap
+from aie_agent.analysis.gpu_causes.faults import FAULTS, gpu_faults
+from aie_agent.analysis.gpu_causes.lost import XID_FAMILIES, gpu_lost, gpu_xids
+from aie_agent.analysis.gpu_causes.numa import numa_misplaced
+from aie_agent.analysis.gpu_causes.pcie import pcie_bound
+from aie_agent.analysis.gpu_causes.tenants import gpu_neighbour
 from aie_agent.analysis.host_causes.cpu import cpu_starved, cpu_steal, cpu_throttled
 from aie_agent.analysis.host_causes.disk import disk_stall, disk_stall_of_host
 from aie_agent.analysis.host_causes.memory import host_memory_low, page_faults, swapping
@@ -49,6 +56,7 @@ ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (
     cpu_throttled,
     page_faults,
     disk_stall,
+    numa_misplaced,
 )
 
 SUBJECT_CAUSES: Final[tuple[SubjectCause, ...]] = (
@@ -56,13 +64,26 @@ SUBJECT_CAUSES: Final[tuple[SubjectCause, ...]] = (
     swapping,
     host_memory_low,
     disk_stall_of_host,
+    gpu_lost,
+    gpu_xids,
+    gpu_faults,
+    gpu_clocks,
+    gpu_power_cap,
+    pcie_bound,
+    gpu_neighbour,
+    agent_blind,
 )
+
+_SLOW: Final = frozenset({"queue_saturation", "prefill_interference"})
+_BROKEN: Final = frozenset({"engine_hung", "engine_down", "error_rate"})
 
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "oom_killed": frozenset({"engine_down"}),
     "cuda_oom": frozenset({"engine_down", "error_rate"}),
     "out_of_memory": frozenset({"error_rate"}),
-    "engine_hung": frozenset({"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate"}),
+    "engine_hung": frozenset(
+        {"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate", "agent_blind"}
+    ),
     "cpu_fallback": frozenset({"queue_saturation", "client_flood", "prefill_interference"}),
     "client_flood": frozenset({"queue_saturation", "tokenizer_bound"}),
     "kv_preemption": frozenset({"queue_saturation", "prefill_interference"}),
@@ -80,6 +101,14 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "swapping": frozenset({"page_faults", "disk_stall"}),
     "page_faults": frozenset({"disk_stall"}),
     "host_memory_low": frozenset({"swapping", "page_faults"}),
+    # A GPU that is slower than it was makes its engine slow; one that is gone takes its engine along, and its XIDs say why it went.
+    **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "pcie_bound"), _SLOW),
+    **dict.fromkeys(("gpu_xid_gpu", "gpu_xid_link", "gpu_xid_memory", "gpu_xid_driver"), _BROKEN),
+    "gpu_lost": _BROKEN | {f"gpu_xid_{family}" for family in XID_FAMILIES},
+    "gpu_power_limit": frozenset({"gpu_power_cap"}),
+    "gpu_link_width": frozenset({"pcie_bound"}),
+    "gpu_slot_width": frozenset({"pcie_bound"}),
+    "gpu_link_generation": frozenset({"pcie_bound"}),
 }
 """A cause, and those that it explains when both hold of subjects that have to do with each other."""
 
@@ -91,17 +120,24 @@ STEADINESS: Final[dict[str, Steadiness]] = {
     ),
     "prefill_interference": Steadiness(begins_after_s=5.0, lingers_s=10.0),
     "cache_hit_collapse": Steadiness(lingers_s=10.0),
-    "cpu_starved": Steadiness(lingers_s=10.0),
-    "cpu_throttled": Steadiness(lingers_s=10.0),
-    "cpu_steal": Steadiness(lingers_s=10.0),
-    "page_faults": Steadiness(lingers_s=10.0),
-    "swapping": Steadiness(lingers_s=10.0),
-    "disk_stall": Steadiness(lingers_s=10.0),
-    "host_memory_low": Steadiness(lingers_s=5.0),
+    **dict.fromkeys(
+        ("cpu_starved", "cpu_throttled", "cpu_steal", "page_faults", "swapping", "disk_stall", "host_memory_low"),
+        Steadiness(lingers_s=10.0),
+    ),
+    **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "gpu_power_cap", "pcie_bound"), Steadiness(lingers_s=10.0)),
+    "gpu_neighbour": Steadiness(begins_after_s=5.0, lingers_s=10.0),
 }
 """Causes whose signal flutters: how long they must hold, and how long they are shown after."""
 
-OF_SUBJECTS: Final[frozenset[str]] = frozenset({"cpu_steal", "swapping", "host_memory_low", "disk_stall"})
+OF_SUBJECTS: Final[frozenset[str]] = frozenset(
+    {
+        *("cpu_steal", "swapping", "host_memory_low", "disk_stall"),
+        *("gpu_lost", "gpu_thermal", "gpu_power_brake", "gpu_slowed", "gpu_power_cap", "pcie_bound", "gpu_neighbour"),
+        *(f"gpu_xid_{family}" for family in XID_FAMILIES),
+        *FAULTS,
+        "agent_blind",
+    }
+)
 """What SUBJECT_CAUSES and the analysers find: the causes that no function of ENGINE_CAUSES is called by. Each cause has a page in
 docs/runbooks, and each page a cause."""
 

@@ -11,8 +11,9 @@ import msgspec
 from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, STEADINESS, SUBJECT_CAUSES
 from aie_agent.analysis.changes import Changes
-from aie_agent.analysis.explain import HOST, Related, explain
+from aie_agent.analysis.explain import Related, explain
 from aie_agent.analysis.findings import EngineCause, SubjectCause, View
+from aie_agent.analysis.placement import Placement
 from aie_agent.analysis.steady import Steady
 from aie_agent.samples import Point
 from aie_telemetry.api import Finding, Severity
@@ -37,13 +38,15 @@ class Diagnosis:
         self._subject_causes = subject_causes
         self._steady = Steady(STEADINESS)
         self._changes = Changes()
+        self._placement = Placement()
 
     def update(self, view: View, now_s: float) -> tuple[Finding, ...]:
         """What is wrong at `now_s`: the worst first, among equals the newest; what another explains comes last."""
         self._changes.observe(view, now_s)
         for analyser in self._analysers:
             analyser.observe(view, now_s)
-        related = _Relations(view)
+        self._placement.observe(view, now_s)
+        related = self._placement.related
         found = sorted(self._steady.update(self._found(view, now_s), now_s), key=_rank)
         told = [self._told(finding, related) for finding in explain(found, EXPLAINS, related)]
         return tuple(sorted(told, key=lambda finding: bool(finding.explained_by)))
@@ -83,14 +86,3 @@ class Diagnosis:
 
 def _rank(finding: Finding) -> tuple[int, float]:
     return _RANK[finding.severity], -finding.since_s
-
-
-class _Relations:
-    """Whether what is wrong with one subject can be felt by another: with itself; with an engine by the GPU it is on; with all by
-    the host."""
-
-    def __init__(self, view: View) -> None:
-        self._on = {(f"gpu{gpu.index}", each.engine) for gpu in view.gpus() for each in gpu.processes if each.engine is not None}
-
-    def __call__(self, cause: str, effect: str) -> bool:
-        return cause in (effect, HOST) or (cause, effect) in self._on

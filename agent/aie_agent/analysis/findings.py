@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from aie_agent.progress import Progress
 from aie_agent.request_values import Arrived
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
-from aie_telemetry.api import Event, Finding, Gpu, Lock
+from aie_telemetry.api import Coverage, Event, Finding, Gpu, Lock
 from aie_telemetry.catalogue import Kind
 
 
 class ProcessState(NamedTuple):
     """What causes need of a process: `state` is the letter of /proc/PID/stat (R, S, D, T, t, ...), found at each look since
-    `state_since_s`; CPU is of the last period."""
+    `state_since_s`; CPU is of the last period. `cpus_allowed` are those that it may run on, None where that is not known."""
 
     tgid: int
     state: str
     state_since_s: float
     cpu_cores: float | None
+    cpus_allowed: frozenset[int] | None = None
 
 
 class SourceHealth(NamedTuple):
-    """What causes need of a source of the agent: `reason` is why it is down, None while it works."""
+    """What causes need of a source of the agent: `reason` is why it is down, None while it works; `last_success_s` is None while it
+    has never worked."""
 
     name: str
     reason: str | None
     down_since_s: float | None
+    last_success_s: float | None = None
 
 
 class Limits(NamedTuple):
@@ -77,6 +80,11 @@ def _no_drivers() -> dict[str, str]:
     return {}
 
 
+def _no_coverage(engine: str) -> tuple[Coverage, ...]:
+    """Where nobody knows of probes."""
+    return ()
+
+
 def _no_values(position: int) -> tuple[int, tuple[Arrived, ...]]:
     """Where no single values are kept."""
     return position, ()
@@ -89,8 +97,9 @@ class View:
     the metrics, None where it has no page. `stacks` are those taken since a cause was found, None until then; `locks` are those
     that probes see its threads wait for, the worst first. `gpus` are as the API shows them. `drivers` are versions by what they are
     of ("NVIDIA driver"). `sources` are the agent's own, with why one is down. `events` are what hooks and probes told of lately,
-    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values` are
-    single numbers of requests that came since a position, and the next position (request_values.py)."""
+    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values`
+    are single numbers of requests that came since a position, and the next position (request_values.py). `nodes` are the CPUs of
+    each NUMA node of the host. `coverage` is what probes see of an engine, and what not."""
 
     store: Store
     engines: Sequence[str]
@@ -107,6 +116,8 @@ class View:
     events: Sequence[Event] = ()
     down_since_s: Callable[[str], float | None] = _never
     values: Callable[[int], tuple[int, Sequence[Arrived]]] = _no_values
+    nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    coverage: Callable[[str], Sequence[Coverage]] = _no_coverage
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

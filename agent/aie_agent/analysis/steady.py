@@ -43,7 +43,8 @@ class Steady:
         self._seen: dict[Key, _Seen] = {}
 
     def update(self, findings: Sequence[Finding], now_s: float) -> list[Finding]:
-        """The findings to show at `now_s`, in no particular order; those that linger are as they were last."""
+        """The findings to show at `now_s`, in no particular order; those that linger are as they were last. One that goes on never
+        gets younger, also where its cause cannot tell since when it holds."""
         for finding in findings:
             key = finding.cause, finding.subject
             before = self._seen.get(key)
@@ -51,6 +52,7 @@ class Steady:
             if before is not None and before.finding.since_s < finding.since_s:
                 # It goes on: most causes look back over a window only, and cannot tell when it began.
                 finding = msgspec.structs.replace(finding, since_s=before.finding.since_s)
+            finding = finding if before is None else _as_old(finding, before.finding.since_s)
             shown = (before is not None and before.shown) or now_s - first_s >= self._rule(finding).begins_after_s
             self._seen[key] = _Seen(first_s, now_s, finding, shown)
         self._seen = {key: seen for key, seen in self._seen.items() if self._stays(seen, now_s)}
@@ -62,3 +64,7 @@ class Steady:
 
     def _rule(self, finding: Finding) -> Steadiness:
         return self._rules.get(finding.cause, _AT_ONCE)
+
+
+def _as_old(finding: Finding, since_s: float) -> Finding:
+    return finding if finding.since_s <= since_s else msgspec.structs.replace(finding, since_s=since_s)

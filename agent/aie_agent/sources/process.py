@@ -39,7 +39,8 @@ _GAUGES: Final[tuple[tuple[str, Callable[[ProcessReading], int | None]], ...]] =
 
 
 class ProcessRow(NamedTuple):
-    """One process, for people: the command is cut, CPU is of the last period (None in the first), `state` its main thread's."""
+    """One process, for people: the command is cut, CPU is of the last period (None in the first), `state` and `cpus_allowed`
+    its main thread's."""
 
     tgid: int
     start_time_s: float
@@ -50,6 +51,7 @@ class ProcessRow(NamedTuple):
     state: str
     state_since_s: float
     cgroups: CgroupPaths | None = None
+    cpus_allowed: frozenset[int] | None = None
 
 
 class _Engine(NamedTuple):

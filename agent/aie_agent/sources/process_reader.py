@@ -14,7 +14,7 @@ TASKS_PER_CYCLE: Final = 128
 """Most threads whose own files are read in one cycle (about 12 us each). Beyond it processes take turns: their run-queue time and
 context switches are then some seconds old, and never lost."""
 
-_CGROUPS_KEPT_S: Final = 10.0
+_KEPT_S: Final = 10.0
 
 
 class ProcessReading(NamedTuple):
@@ -33,6 +33,7 @@ class ProcessReading(NamedTuple):
     voluntary_switches: float | None
     involuntary_switches: float | None
     cgroups: text.CgroupPaths | None
+    cpus_allowed: frozenset[int] | None = None
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ class _Known:
     voluntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
     involuntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
     cgroups: text.CgroupPaths | None = None
-    cgroups_read_s: float = float("-inf")
+    cpus_allowed: frozenset[int] | None = None
+    seldom_read_s: float = float("-inf")
 
 
 class ProcessReader:
@@ -88,16 +90,17 @@ class ProcessReader:
         return readings, refusals
 
     def _describe(self, process: ProcessId, uptime_s: float, now_s: float) -> None:
-        """Reads what seldom changes: the command once, control groups every 10 s."""
+        """Reads what seldom changes: the command once, control groups and the CPUs that it may use every 10 s."""
         known = self._known.get(process)
         if known is None:
             started_s = process.start_ticks / self._procfs.ticks_per_second
             newborn = self._last_uptime_s is not None and started_s >= self._last_uptime_s
             known = self._known[process] = _Known(now_s - uptime_s + started_s, newborn)
             known.command = self._procfs.command(process.tgid)
-        if uptime_s - known.cgroups_read_s >= _CGROUPS_KEPT_S:
-            known.cgroups_read_s = uptime_s
+        if uptime_s - known.seldom_read_s >= _KEPT_S:
+            known.seldom_read_s = uptime_s
             known.cgroups = self._procfs.cgroups(process.tgid)
+            known.cpus_allowed = self._procfs.cpus_allowed(process.tgid)
 
     def _read_tasks(self, stats: dict[ProcessId, text.ProcessStat], uptime_s: float) -> dict[ProcessId, str]:
         """Reads the threads of those processes that have waited longest for it."""
@@ -141,6 +144,7 @@ class ProcessReader:
             voluntary_switches=known.voluntary.total if switches_known else None,
             involuntary_switches=known.involuntary.total if switches_known else None,
             cgroups=known.cgroups,
+            cpus_allowed=known.cpus_allowed,
         )
 
 

@@ -155,6 +155,21 @@ def namespace_pids(status: bytes) -> tuple[int, ...]:
     return tuple(int(word) for word in line.split())
 
 
+def cpu_list(text: bytes) -> frozenset[int]:
+    """CPUs as the kernel lists them: "0-3,8". Raises ValueError for anything else."""
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(b",")):
+        first, _, last = part.partition(b"-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def cpus_allowed(status: bytes) -> frozenset[int] | None:
+    """/proc/PID/status: the CPUs that the main thread may run on."""
+    start = status.find(b"\nCpus_allowed_list:")
+    return None if start < 0 else cpu_list(status[start + 19 : status.find(b"\n", start + 1)])
+
+
 def real_uid(status: bytes) -> int | None:
     """/proc/PID/status: the user that a process belongs to, whatever program it runs. (The owner of the folder is root for one that
     does not want to be dumped.) None where the file does not say."""

@@ -140,8 +140,8 @@ def host_memory_low(view: View, now_s: float) -> list[Finding]:
             evidence=tuple(evidence),
             advice=(
                 "See who uses it (`top`, sorted by RES; a leak is a finding of its own), and stop or move it. Let the engine take"
-                " less (vLLM --cpu-offload-gb, pinned buffers, fewer workers). A lower oom_score_adj keeps the engine from being the"
-                " one that is ended."
+                " less (vLLM --cpu-offload-gb, pinned buffers, fewer workers). A lower oom_score_adj keeps the engine from being"
+                " the one that is ended."
             ),
             runbook="docs/runbooks/host_memory_low.md",
         )
