@@ -1,9 +1,10 @@
 """A cache of the engine does not hit any more, though it did minutes ago: a template, a tokenizer or a setting was changed.
 
-The rule looks at the last `BLOCKS` blocks of `BLOCK_S` seconds, which is all that the store keeps by default. In at least
-`HIGH_LEAST` blocks in a row at least `HIGH` of what was looked up was there, and in none of them less than half of the average;
-in all that came after (but for the block in which it changed) at most `LOW` times that average; and by chance alone so few hits
-would come less than once in 10^4 looks. So a hit rate that goes up and down with traffic is none, nor one that was always low.
+The rule looks at the last `BLOCKS` blocks of `BLOCK_S` seconds, which is all that the store keeps by default. In the newest of
+them the hit rate is at most `LOW` times what it was in those before (but for the one in which it changed), of which there must be
+`BEFORE_LEAST`, with a hit rate of at least `HIGH` together. By chance alone so few hits would come less than once in 10^4 looks.
+And there was no such time before: at most `LOW_BEFORE` of the blocks before were as low, and never as many in a row as now. So a
+hit rate that goes up and down with traffic is none, nor one that was always low.
 
 It is told while the store remembers the time before: for some three and a half minutes, then it is over, although the cache may
 still not hit. The hit rate itself stays on the boards. When it is wrong: where traffic itself changed at once (a batch of prompts
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.engine_causes.readings import risen, risen_per_bin
@@ -24,12 +26,12 @@ from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "cache_hit_collapse"
 
-BLOCK_S: Final = 30.0
-BLOCKS: Final = 10
-NEWEST_S: Final = 10.0
+BLOCK_S: Final = 10.0
+BLOCKS: Final = 30
 HIGH: Final = 0.2
-HIGH_LEAST: Final = 3
+BEFORE_LEAST: Final = 9
 LOW: Final = 0.3
+LOW_BEFORE: Final = 0.1
 CHANCE: Final = 1e-4
 TOKENS_A_PROMPT: Final = 512.0
 
@@ -73,7 +75,7 @@ class Block(NamedTuple):
 
 
 class Collapse(NamedTuple):
-    """The hit rate before and since, and in how many of the newest blocks it was low."""
+    """The lookups before and since, and for how many of the newest blocks."""
 
     before: Block
     since: Block
@@ -83,50 +85,58 @@ class Collapse(NamedTuple):
 def cache_hit_collapse(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `cache_hit_collapse` at `now_s`, or None."""
     for cache in CACHES:
-        lately = risen(view, engine, cache.queries, now_s - NEWEST_S, now_s)
-        hits = risen(view, engine, cache.hits, now_s - NEWEST_S, now_s)
-        if lately and hits is not None and hits / lately <= LOW:
-            edges = [now_s - BLOCK_S * (BLOCKS - index) - NEWEST_S for index in range(BLOCKS + 1)] + [now_s]
+        lately = risen(view, engine, cache.queries, now_s - BLOCK_S, now_s)
+        hits = risen(view, engine, cache.hits, now_s - BLOCK_S, now_s)
+        if lately and hits is not None and hits / lately <= LOW:  # seldom: the rest takes a hundred times as long
+            edges = [now_s - BLOCK_S * (BLOCKS - index) for index in range(BLOCKS + 1)]
             queries, found = (risen_per_bin(view.store.scalars(name, engine=engine), edges) for name in (cache.queries, cache.hits))
             fell = collapse([Block(*pair) for pair in zip(queries, found, strict=True)], cache.together)
             if fell is not None:
-                return _finding(engine, cache, fell, edges[-1 - fell.blocks], now_s)
+                return _finding(engine, cache, fell, now_s)
     return None
 
 
 def collapse(blocks: Sequence[Block], together: float) -> Collapse | None:
-    """Whether the hit rate was high in the oldest blocks and is low in the newest, by the rule above."""
-    known = [block for block in blocks if block.queries > 0]
-    for split in range(len(known) - 1, HIGH_LEAST - 1, -1):  # the first block that is low
-        for high in (known[:split], known[: split - 1]):  # the change may lie within a block
-            if len(high) >= HIGH_LEAST and _fell(high, known[split:], together):
-                return Collapse(_pooled(high), _pooled(known[split:]), len(known) - split)
+    """Whether the hit rate of the newest blocks has fallen, by the rule above: the longest time for which it has."""
+    for newest in range(len(blocks) - BEFORE_LEAST, 0, -1):
+        for mixed in (0, 1):  # the change may lie within a block
+            before = [block for block in blocks[: len(blocks) - newest - mixed] if block.queries > 0]
+            since = [block for block in blocks[len(blocks) - newest :] if block.queries > 0]
+            if len(before) >= BEFORE_LEAST and since and _fell(before, since, together):
+                return Collapse(_pooled(before), _pooled(since), newest)
     return None
 
 
-def _fell(high: Sequence[Block], low: Sequence[Block], together: float) -> bool:
-    before, since = _pooled(high), _pooled(low)
-    usual = before.hits / before.queries
-    if usual < HIGH or any(block.hits < usual / 2 * block.queries for block in high):
+def _fell(before: Sequence[Block], since: Sequence[Block], together: float) -> bool:
+    pooled, now = _pooled(before), _pooled(since)
+    usual = pooled.hits / pooled.queries
+    if usual < HIGH or not all(_is_low(block, usual) for block in since):
         return False
-    if any(block.hits > LOW * usual * block.queries for block in low):
+    lows = [_is_low(block, usual) for block in before]
+    longest = max((len(list(run)) for is_low, run in groupby(lows) if is_low), default=0)
+    if longest >= len(since) or sum(lows) > LOW_BEFORE * len(lows):
         return False
-    return _chance(since.queries / together, since.hits / together, usual) <= CHANCE
+    return chance(now.queries / together, now.hits / together, usual) <= CHANCE
+
+
+def _is_low(block: Block, usual: float) -> bool:
+    return block.hits <= LOW * usual * block.queries
 
 
 def _pooled(blocks: Sequence[Block]) -> Block:
     return Block(sum(block.queries for block in blocks), sum(block.hits for block in blocks))
 
 
-def _chance(queries: float, hits: float, usual: float) -> float:
-    """An upper bound (Chernoff's) of the chance of so few hits at the usual rate, below which the rate must lie."""
+def chance(queries: float, hits: float, usual: float) -> float:
+    """An upper bound (Chernoff's) of the chance of no more than so many hits, fewer than usual, at the usual rate."""
     rate = hits / queries
     part = 0.0 if rate <= 0 else rate * math.log(rate / usual)
     rest = 0.0 if rate >= 1 else (1 - rate) * math.log((1 - rate) / max(1 - usual, 1e-9))
     return math.exp(-queries * (part + rest))
 
 
-def _finding(engine: str, cache: _Cache, fell: Collapse, since_s: float, now_s: float) -> Finding:
+def _finding(engine: str, cache: _Cache, fell: Collapse, now_s: float) -> Finding:
+    since_s = now_s - fell.blocks * BLOCK_S
     before, since = (block.hits / block.queries for block in (fell.before, fell.since))
     text = (
         f"{since:.0%} of what was looked up in its {cache.name} in the last {now_s - since_s:.0f} s was there, {before:.0%} before"

@@ -1,0 +1,177 @@
+"""When memory that ran out, a kill by the kernel and an engine that is gone are findings, and what is none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes.cause_world import BEGIN_S
+from fakes.engine_world import EngineWorld
+
+from aie_agent.analysis.causes import EXPLAINS
+from aie_agent.analysis.engine_causes.gone import OLD_NEWS_S, engine_down, oom_killed
+from aie_agent.analysis.engine_causes.out_of_memory import TOLD_S, cuda_oom, out_of_memory
+from aie_agent.analysis.findings import EngineCause
+from aie_telemetry.api import Event
+from aie_telemetry.catalogue import CATALOGUE
+
+GIB = 2.0**30
+FULL: dict[str, float | str] = {
+    "device": "cuda0",
+    "asked_bytes": 2 * GIB,
+    "free_bytes": 0.5 * GIB,
+    "total_bytes": 80 * GIB,
+    "largest_free_bytes": 0.25 * GIB,
+    "reserved_unallocated_bytes": 1.0 * GIB,
+    "allocated_bytes": 77.5 * GIB,
+    "reserved_bytes": 78.5 * GIB,
+    "holders": "none",
+    "suppressed": 0.0,
+}
+PIECES = {**FULL, "reserved_unallocated_bytes": 9 * GIB, "allocated_bytes": 69.5 * GIB}
+OTHERS = {**FULL, "reserved_bytes": 40 * GIB, "allocated_bytes": 39 * GIB, "holders": "pid 7: 38000 MiB"}
+
+
+def oom(details: dict[str, float | str], time_s: float = BEGIN_S, engine: str = "e") -> Event:
+    return Event(time_s=time_s, kind="oom", engine=engine, summary="out of memory on cuda0: tried to allocate", details=details)
+
+
+def kill(engine: str, time_s: float) -> Event:
+    details: dict[str, float | str] = {"pid": "77", "anon_bytes": 3 * GIB}
+    return Event(time_s=time_s, kind="oom_kill", engine=engine, summary="the kernel killed python (pid 77)", details=details)
+
+
+def down(world: EngineWorld, since_s: float, **more: Any) -> EngineWorld:
+    """The same world, in which the engine went down."""
+    after = EngineWorld(state="down", down_since_s=lambda _: since_s, **more)
+    after.store, after.now_s = world.store, world.now_s
+    return after
+
+
+@pytest.mark.parametrize(
+    ("details", "words", "advice"),
+    [
+        (FULL, "the engine itself holds it", "--max-num-seqs"),
+        (PIECES, "in pieces", "expandable_segments"),
+        (OTHERS, "others hold it", "nvidia-smi"),
+    ],
+)
+def test_why_memory_ran_out(details: dict[str, float | str], words: str, advice: str) -> None:
+    world = EngineWorld(events=[oom(details)])
+    finding = world.engine(cuda_oom)
+    assert finding is not None
+    assert (finding.cause, finding.subject, finding.severity, finding.since_s) == ("cuda_oom", "e", "warning", BEGIN_S)
+    assert words in finding.summary
+    assert "an allocation of 2.00 GiB failed on cuda0" in finding.summary
+    assert advice in finding.advice
+    text = " ".join(evidence.text for evidence in finding.evidence)
+    assert "2.00 GiB was asked for; 512 MiB was free on the device; the largest free block of the allocator had 256 MiB" in text
+    assert str(details["holders"]) in text
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+    assert world.engine(out_of_memory) is None
+
+
+def test_what_the_record_lacks_is_left_out() -> None:
+    world = EngineWorld(events=[oom({"device": "cuda1", "unreadable": "memory_stats: RuntimeError"})])
+    finding = world.engine(cuda_oom)
+    assert finding is not None
+    assert "an allocation failed on cuda1" in finding.summary
+    assert len(finding.evidence) == 1
+    assert finding.not_visible == ("could not be read at that moment: memory_stats: RuntimeError",)
+
+
+def test_a_pool_on_a_cpu_has_a_name_of_its_own() -> None:
+    world = EngineWorld(events=[oom({"device": "cpu", "asked_bytes": 1.0 * GIB})])
+    assert world.engine(cuda_oom) is None
+    finding = world.engine(out_of_memory)
+    assert finding is not None
+    assert finding.cause == "out_of_memory"
+
+
+def test_again_and_again_is_critical() -> None:
+    often = EngineWorld(events=[oom(FULL, BEGIN_S - 1), oom({**FULL, "suppressed": 4.0})])
+    finding = often.engine(cuda_oom)
+    assert finding is not None
+    assert finding.severity == "critical"
+    assert "6 times in the last 300 s" in finding.evidence[0].text
+
+
+def test_what_was_long_ago_or_another_engines_is_not_told() -> None:
+    world = EngineWorld(events=[oom(FULL, BEGIN_S - TOLD_S), oom(FULL, engine="other"), kill("e", BEGIN_S)])
+    assert world.engine(cuda_oom) is None
+    assert EngineWorld().engine(cuda_oom) is None
+
+
+def test_an_engine_that_goes_with_requests_in_it() -> None:
+    world = EngineWorld()
+    world.serve(30, requests_running=3)
+    gone = down(world, world.now_s)
+    gone.now_s += 5
+    finding = gone.engine(engine_down)
+    assert finding is not None
+    assert (finding.cause, finding.severity, finding.since_s) == ("engine_down", "critical", world.now_s)
+    assert "3 requests were in it" in finding.summary
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+    gone.now_s += OLD_NEWS_S
+    old = gone.engine(engine_down)
+    assert old is not None
+    assert old.severity == "info"
+
+
+def test_an_engine_that_goes_while_idle_may_have_been_stopped() -> None:
+    world = EngineWorld()
+    world.serve(30, requests_running=0)
+    finding = down(world, world.now_s).engine(engine_down)
+    assert finding is not None
+    assert finding.severity == "warning"
+    assert "stopped while idle" in finding.summary
+    unknown = down(EngineWorld(), BEGIN_S).engine(engine_down)
+    assert unknown is not None
+    assert unknown.severity == "warning"
+    assert unknown.not_visible
+
+
+@pytest.mark.parametrize("state", ["up", "unknown"])
+def test_an_engine_that_lives_or_was_never_seen_is_not_down(state: str) -> None:
+    world = EngineWorld(state=state)
+    world.serve(30, requests_running=3)
+    assert world.engine(engine_down) is None
+
+
+def test_a_kill_that_a_probe_saw() -> None:
+    events = [kill("e", BEGIN_S)]
+    finding = down(EngineWorld(), BEGIN_S, events=events).engine(oom_killed)
+    assert finding is not None
+    assert (finding.cause, finding.severity, finding.since_s) == ("oom_killed", "critical", BEGIN_S)
+    assert "it held 3.00 GiB anon" in finding.evidence[0].text
+    assert not finding.not_visible
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+    assert "engine_down" in EXPLAINS["oom_killed"]
+    of_worker = EngineWorld(events=events).engine(oom_killed)
+    assert of_worker is not None
+    assert of_worker.severity == "warning", "one of its processes, and it lives"
+
+
+def test_a_kill_that_only_the_kernel_counted() -> None:
+    world = EngineWorld()
+    world.live(30, {"aie_host_oom_kills_total": lambda second: second == 27})
+    finding = down(world, world.now_s).engine(oom_killed)
+    assert finding is not None
+    assert finding.since_s == world.now_s - 2
+    assert "it seems" in finding.summary
+    assert finding.not_visible
+
+
+def test_kills_that_are_another_ones() -> None:
+    world = EngineWorld()
+    world.live(60, {"aie_host_oom_kills_total": lambda second: second == 27})
+    assert down(world, world.now_s).engine(oom_killed) is None, "long before it went"
+    assert world.engine(oom_killed) is None, "it lives"
+    seen = down(world, BEGIN_S + 29, events=[kill("", BEGIN_S + 28)])
+    assert seen.engine(oom_killed) is None, "a probe saw whose it was"
+    assert down(EngineWorld(), BEGIN_S).engine(oom_killed) is None, "nobody counts"
+
+
+@pytest.mark.parametrize("cause", [engine_down, oom_killed, cuda_oom, out_of_memory])
+def test_nothing_is_said_of_what_is_not_known(cause: EngineCause) -> None:
+    assert EngineWorld().engine(cause) is None
