@@ -267,7 +267,7 @@ class Bcc:
         return Module(self._bcc, text, defines)
 
     def trim(self) -> None:
-        """Gives back the memory that compiling took: LLVM's heap, which stays with malloc otherwise, some 30 MB, and its code, which
+        """Gives back what compiling took: LLVM's heap, which stays with malloc otherwise, some 30 MB, and its code, which
         is not run again until the next program is compiled, some 40 MB. What is needed again comes from the file."""
         libc = ctypes.CDLL(None)
         libc.malloc_trim(0)
