@@ -203,9 +203,9 @@ class Line:
             "judged": self.judged,
             "standing": self.standing.dump(),
             "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
-            "bins": [[each.number, *each.low, *each[2:]] for each in self._bins],
-            "cells": [[each.number, *each.low, *each.mean] for each in self._cells],
-            "fast": [[each.number, *each.low, *each.mean] for each in self._fast],
+            "bins": [_rounded(each.number, *each.low, *each[2:]) for each in self._bins],
+            "cells": [_rounded(each.number, *each.low, *each.mean) for each in self._cells],
+            "fast": [_rounded(each.number, *each.low, *each.mean) for each in self._fast],
             "fit": self._fit.sums(),
             "cache": [self._with_cache, self._cache_moved, self._by.of_cache],
         }
@@ -224,6 +224,11 @@ class Line:
         line._with_cache, line._cache_moved, of_cache = _numbers(state["cache"], 3)
         line._by = Adjust(line._fit.bytes_per_load(), of_cache)
         return line
+
+
+def _rounded(*values: float) -> list[float]:
+    """To thousandths, whole where they are: the state is text on disk."""
+    return [int(value) if value == int(value) else round(value, 3) for value in values]
 
 
 def _bin(values: Sequence[Any]) -> Bin:

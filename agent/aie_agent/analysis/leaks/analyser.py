@@ -1,0 +1,243 @@
+"""The leak analysis as an analyser: it takes a sample of every engine and device now and then, and remembers for days.
+
+Where a suspicion is to be settled by asking an engine to give back what it retains (gc.collect, empty_cache, malloc_trim, through
+the hooks, where its owner allows that), `Watch.add` takes the answer: a sample whose `event` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+from aie_agent.analysis.findings import View
+from aie_agent.analysis.gpu_causes.naming import engines_on
+from aie_agent.analysis.gpu_causes.naming import subject as gpu_subject
+from aie_agent.analysis.leaks import accounting, told
+from aie_agent.analysis.leaks.accounting import Account
+from aie_agent.analysis.leaks.lines import LINES, LineSpec, Sample
+from aie_agent.analysis.leaks.reading import CLASSES, MODULES, Identity, devices, free_bytes, held_by, identity, requests, sample
+from aie_agent.analysis.leaks.sentences import size
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.standing import RANK
+from aie_agent.analysis.leaks.told import Rising
+from aie_agent.analysis.leaks.watch import Watch
+from aie_agent.samples import Point
+from aie_telemetry.api import Evidence, Finding, Gpu
+from aie_telemetry.catalogue import Kind
+
+_VERSION: Final = 1
+_FORGET_S: Final = 7 * 86_400.0
+_MOST_ENGINES: Final = 64
+
+_OTHERS: Final = LineSpec(
+    "others", "another_process", lambda each: each.physical_bytes, "memory of processes of no engine", "aie_gpu_memory_used_bytes"
+)
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What is remembered of one engine. `held` is what probes see it hold, by module and by size; `held_before` that of when nothing
+    was wrong."""
+
+    account: Account
+    identity: Identity = Identity()
+    watches: dict[str, Watch] = field(default_factory=dict)
+    free: dict[str, float | None] = field(default_factory=dict)
+    requests_per_s: float | None = None
+    requests: tuple[float, float] | None = None
+    held_before: dict[str, dict[str, float]] = field(default_factory=dict)
+    held: dict[str, dict[str, float]] = field(default_factory=dict)
+    seen_s: float = 0.0
+
+    def restart(self) -> None:
+        """It is another engine of the same name."""
+        self.account.restart()
+        for watch in self.watches.values():
+            watch.restart()
+        self.requests = self.requests_per_s = None
+        self.held_before = {}
+
+
+class LeakAnalyser:
+    """Follows the memory of engines, and of processes of no engine beside them on GPUs. `settings` are scaled already."""
+
+    name: Final = "leaks"
+
+    def __init__(self, settings: LeakSettings) -> None:
+        self._settings = settings
+        self._engines: dict[str, _Engine] = {}
+        self._gpus: dict[str, Watch] = {}
+        self._gpu_free: dict[str, float | None] = {}
+        self._next_s = 0.0
+
+    def observe(self, view: View, now_s: float) -> None:
+        """Takes a sample of each engine and device, every `sample_s`."""
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._settings.sample_s
+        for engine in view.engines:
+            if engine in self._engines or len(self._engines) < _MOST_ENGINES:
+                self._look(view, engine, now_s)
+        for gpu in view.gpus():
+            self._look_at_others(gpu, now_s)
+        self._engines = {name: each for name, each in self._engines.items() if now_s - each.seen_s < _FORGET_S}
+
+    def _look(self, view: View, engine: str, now_s: float) -> None:
+        known = self._engines.setdefault(engine, _Engine(Account(self._settings)))
+        if view.state(engine) == "down":
+            known.seen_s = known.seen_s or now_s
+            return
+        known.seen_s = now_s
+        now = identity(view, engine, now_s)
+        if known.identity.became(now):
+            known.restart()
+        known.identity = known.identity.joined(now)
+        known.account.add(now_s, accounting.read(view.store, engine, now_s))
+        names = devices(view.store, engine, now_s)
+        gpus = [name for name in names if name != "cpu"]
+        for device in names:
+            watch = known.watches.setdefault(device, Watch(self._settings, LINES))
+            watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
+            known.free[device] = free_bytes(view, engine, device, now_s)
+        self._count_requests(known, requests(view.store, engine, now_s), now_s)
+        known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}
+        if not known.held_before or not any(watch.found() for watch in known.watches.values()):
+            known.held_before = known.held
+
+    def _count_requests(self, known: _Engine, count: float | None, now_s: float) -> None:
+        """Requests a second since it began, or since its counter did."""
+        if count is None:
+            return
+        if known.requests is None or count < known.requests[1]:
+            known.requests = (now_s, count)
+        elif now_s > known.requests[0]:
+            known.requests_per_s = (count - known.requests[1]) / (now_s - known.requests[0])
+
+    def _look_at_others(self, gpu: Gpu, now_s: float) -> None:
+        """Memory of processes of no engine, on GPUs that engines use; not where the driver does not tell it by process."""
+        others = [each.memory_bytes for each in gpu.processes if each.engine is None]
+        if not gpu.up or not engines_on(gpu) or any(each is None for each in others):
+            return
+        watch = self._gpus.setdefault(gpu_subject(gpu), Watch(self._settings, (_OTHERS,)))
+        watch.add(Sample(now_s, float(sum(each for each in others if each is not None))))
+        self._gpu_free[gpu_subject(gpu)] = gpu.memory_free_bytes
+
+    def findings(self, now_s: float) -> Sequence[Finding]:
+        """One finding for each engine and cause; and for each GPU on which others' memory grows."""
+        found = []
+        for engine, known in self._engines.items():
+            found += self._of_memory(engine, known)
+            found += self._of_account(engine, known)
+        for gpu, watch in self._gpus.items():
+            rising = [Rising(gpu, each, self._gpu_free.get(gpu)) for each in watch.found()]
+            found += [told.finding(gpu, [each], None, self._settings) for each in rising if told.is_material(each, self._settings)]
+        return found
+
+    def _of_memory(self, engine: str, known: _Engine) -> list[Finding]:
+        rising = [
+            Rising(device, each, known.free.get(device), _grew(known) if device != "cpu" else ())
+            for device, watch in known.watches.items()
+            for each in watch.found()
+        ]
+        rising = [each for each in rising if told.is_material(each, self._settings)]
+        rising.sort(key=lambda each: (_is_fragmented(each), -RANK[each.found.standing.level], -each.found.standing.slope.value))
+        return [
+            told.finding(engine, list(group), known.requests_per_s, self._settings)
+            for _, group in groupby(rising, key=_is_fragmented)
+        ]
+
+    def _of_account(self, engine: str, known: _Engine) -> list[Finding]:
+        account = known.account
+        if account.is_short and account.short_since_s is not None:
+            return [told.kv_short(engine, account.kv, account.short_since_s)]
+        idle = account.idle
+        return [] if idle is None else [told.kv_idle(engine, account.kv, idle, self._settings)]
+
+    def points(self, now_s: float) -> Sequence[Point]:
+        """`aie_leak_*` of every line that was seen for long enough."""
+        points = []
+        for engine, known in self._engines.items():
+            for device, watch in known.watches.items():
+                points += _points(engine, device, watch, known.free.get(device))
+        return points
+
+    def dump(self) -> Mapping[str, Any]:
+        """Its state as plain values: some 3 KB a line and day."""
+        return {
+            "version": _VERSION,
+            "time_scale": self._settings.time_scale,
+            "engines": {name: _dump(each) for name, each in self._engines.items()},
+            "gpus": {name: each.dump() for name, each in self._gpus.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any], now_s: float) -> None:
+        """Goes on from a state that `dump` gave before a restart of the agent; what lies between is a gap. Raises ValueError when
+        it is none, or of another time scale: it then begins anew."""
+        try:
+            if state["version"] != _VERSION or state["time_scale"] != self._settings.time_scale:
+                raise ValueError("state of another version or time scale")
+            engines = {str(name): self._restored(each, now_s) for name, each in state["engines"].items()}
+            gpus = {str(name): Watch.restored(each, self._settings, (_OTHERS,)) for name, each in state["gpus"].items()}
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"no state of the leak analysis: {error!r}") from error
+        self._engines, self._gpus = engines, gpus
+
+    def _restored(self, state: Mapping[str, Any], now_s: float) -> _Engine:
+        known = _Engine(Account.restored(state["account"], self._settings))
+        tgids, start_s, model = state["identity"]
+        known.identity = Identity(
+            frozenset(int(each) for each in tgids),
+            None if start_s is None else float(start_s),
+            None if model is None else str(model),
+        )
+        known.watches = {str(device): Watch.restored(each, self._settings) for device, each in state["watches"].items()}
+        known.seen_s = now_s
+        return known
+
+
+_GROWTH: Final = ((MODULES, "module"), (CLASSES, "size_class"))
+_GROWTH_WORDS: Final = {MODULES: "asked for by {}", CLASSES: "in allocations of up to {} bytes"}
+
+
+def _grew(known: _Engine) -> tuple[Evidence, ...]:
+    """Of memory that was asked of CUDA's driver: the module and the size of allocations that grew most since nothing was wrong."""
+    found = []
+    for metric, _ in _GROWTH:
+        before, now = known.held_before.get(metric, {}), known.held.get(metric, {})
+        gains = {name: value - before.get(name, 0.0) for name, value in now.items()}
+        most = max(gains, key=lambda name: gains[name], default="")
+        if most and gains[most] > 0:
+            text = f"of it {size(gains[most])} were {_GROWTH_WORDS[metric].format(most)}, by what probes see"
+            found.append(Evidence(text=text, metric=metric))
+    return tuple(found)
+
+
+def _is_fragmented(rising: Rising) -> bool:
+    return rising.found.leak_class == "fragmentation"
+
+
+def _points(engine: str, device: str, watch: Watch, free: float | None) -> list[Point]:
+    tags = (("device", device), ("engine", engine))
+    points, slopes = [], []
+    for name, line in watch.lines.items():
+        if not line.judged:
+            continue
+        of_line = (*tags, ("line", name))
+        points.append(Point("aie_leak_state", Kind.GAUGE, of_line, float(RANK[line.level])))
+        if line.level != "none":
+            slopes.append(line.standing.slope.value)
+            points.append(Point("aie_leak_rate_bytes_per_second", Kind.GAUGE, of_line, line.standing.slope.value))
+    if slopes and free is not None:
+        points.append(Point("aie_leak_time_to_full_seconds", Kind.GAUGE, tags, free / max(slopes)))
+    return points
+
+
+def _dump(known: _Engine) -> dict[str, Any]:
+    tgids, start_s, model = known.identity
+    return {
+        "identity": [sorted(tgids), start_s, model],
+        "account": known.account.dump(),
+        "watches": {device: watch.dump() for device, watch in known.watches.items()},
+    }

@@ -1,0 +1,161 @@
+"""What the leak analysis has found, as findings: cause, evidence with numbers, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.leaks.accounting import Kv
+from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
+from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.standing import Standing
+from aie_agent.analysis.leaks.watch import Found
+from aie_telemetry.api import Evidence, Finding, Severity
+
+LEAK: Final = "memory_leak"
+FRAGMENTATION: Final = "memory_fragmentation"
+KV_ACCOUNTING: Final = "kv_accounting"
+
+_KV_USED: Final = "aie_engine_kv_used_tokens"
+_KV_CAPACITY: Final = "aie_engine_kv_capacity_tokens"
+
+_ADVICE: Final[dict[LeakClass, str]] = {
+    "live_tensors": (
+        "Something in Python keeps tensors alive. See who asks for them (`aie-agent stacks --engine {subject} --kind memory`, as root);"
+        " compare two of torch's memory snapshots (torch.cuda.memory._record_memory_history) that lie some requests apart: lists, caches"
+        " without a limit, requests that were aborted. Restart it before the memory is full."
+    ),
+    "fragmentation": (
+        "The allocator cannot reuse what is freed. PYTORCH_ALLOC_CONF=expandable_segments:True (not beside vLLM's sleep mode), or"
+        " max_split_size_mb; fewer different sizes (bucketed lengths). empty_cache() at idle gives back what is whole."
+    ),
+    "outside_allocator": (
+        "It is none of the allocator's: NCCL communicators, cuBLAS and cuDNN handles, captured graphs, IPC maps; on a CPU Python objects,"
+        " native heap or mappings. On a CPU compare tracemalloc snapshots; if Python is flat, use bcc's memleak or jemalloc's profile."
+        " Retention is no leak: malloc_trim(0) gives it back."
+    ),
+    "another_process": "It is not the engine: see which process it is (`nvidia-smi`), and move or restart that one.",
+    "kv_accounting": (
+        "Blocks of the KV cache are not given back: look at aborted and retracted requests. Restarting the engine frees them."
+    ),
+    "unknown": (
+        "Have the engine tell what its allocator holds (aie_hooks' AllocatorHook), so that it is seen where the memory goes. Restart it"
+        " before the memory is full."
+    ),
+}
+_PLAIN_ADVICE: Final = "Restart it before the memory is full."
+
+
+class Rising(NamedTuple):
+    """A line that rises on a device: what it is, how much memory is left there (None: not known), and which modules and sizes of
+    allocations grew meanwhile, in sentences."""
+
+    device: str
+    found: Found
+    free_bytes: float | None
+    grew: tuple[Evidence, ...] = ()
+
+    @property
+    def time_to_full_s(self) -> float | None:
+        """At the present rate."""
+        return None if self.free_bytes is None else self.free_bytes / self.found.standing.slope.value
+
+
+def is_material(rising: Rising, settings: LeakSettings) -> bool:
+    """Whether its memory is full before the horizon, as far as that is known."""
+    left_s = rising.time_to_full_s
+    return left_s is None or left_s < settings.horizon_s
+
+
+def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None, settings: LeakSettings) -> Finding:
+    """The finding of one cause for a subject: what rises, the worst first; several where an engine has several devices."""
+    worst = rising[0]
+    standing, leak_class = worst.found.standing, worst.found.leak_class
+    fragmented = leak_class == "fragmentation"
+    held = "leaks" if standing.level == "leak" else "may leak"
+    what = "memory is fragmented more and more" if fragmented else f"memory {held} ({IN_WORDS[leak_class]})"
+    left_s = worst.time_to_full_s
+    full = f", full in {in_hours(left_s)}" if left_s is not None else ""
+    return Finding(
+        cause=FRAGMENTATION if fragmented else LEAK,
+        subject=subject,
+        severity=_severity(standing, left_s, settings),
+        since_s=standing.since_s,
+        summary=f"{subject}: {what} on {worst.device}: {rate(standing.slope.value)}{full}",
+        evidence=tuple(_evidence(rising, requests_per_s, settings)),
+        advice=_ADVICE.get(leak_class, _PLAIN_ADVICE).format(subject=subject),
+        confidence=confidence(standing),
+        not_visible=tuple(_not_visible(worst)),
+    )
+
+
+def _severity(standing: Standing, left_s: float | None, settings: LeakSettings) -> Severity:
+    """A suspicion is worth a page only where memory will be full before it can become more."""
+    soon = left_s is not None and left_s < settings.full_soon_s
+    return "warning" if standing.level == "leak" or soon else "info"
+
+
+def _evidence(rising: Sequence[Rising], requests_per_s: float | None, settings: LeakSettings) -> Iterator[Evidence]:
+    for each in rising:
+        spec, standing = each.found.line, each.found.standing
+        low, high = rate(standing.slope.low), rate(standing.slope.high)
+        text = f"{spec.words} on {each.device} rises by {rate(standing.slope.value)} ({low} to {high}): {rule(standing.tier)}"
+        yield Evidence(text=f"{text} (limit {rate(settings.limit_bytes_per_s)})", metric=spec.metric)
+        floors = f"from {size(standing.base.size_bytes)} to {size(standing.peak.size_bytes)}"
+        yield Evidence(text=f"its floor rose {floors}", metric=spec.metric)
+        if requests_per_s:
+            text = f"{size(standing.slope.value / requests_per_s)} a request, at {requests_per_s:.3g} requests a second"
+            yield Evidence(text=text, metric="aie_engine_requests_total")
+        if each.free_bytes is not None and each.time_to_full_s is not None:
+            soonest = in_hours(each.free_bytes / standing.slope.high)
+            full = f"full in {in_hours(each.time_to_full_s)}, {soonest} at the earliest"
+            text = f"{size(each.free_bytes)} are left on {each.device}: {full}"
+            yield Evidence(text=text, metric="aie_leak_time_to_full_seconds")
+        yield from each.grew
+
+
+def _not_visible(rising: Rising) -> Iterator[str]:
+    found = rising.found
+    if found.leak_class == "unknown":
+        yield "what the engine's allocator holds: it does not tell, so neither is told whose memory grows"
+    if found.leak_class == "outside_allocator" and rising.device == "cpu":
+        yield "whether it is Python objects, native heap or mappings: that takes a look into the process"
+    if found.standing.level == "suspect":
+        yield "whether it is a cache that fills or a leak: half a day does not tell"
+    if rising.free_bytes is None:
+        yield f"when the memory is full: how much is left on {rising.device} is not known"
+
+
+def kv_short(subject: str, kv: Kv, since_s: float) -> Finding:
+    """Free and used tokens of a KV cache do not add up to its capacity."""
+    used, free, capacity = kv.used or 0.0, kv.free or 0.0, kv.capacity or 0.0
+    text = f"{used:.0f} used and {free:.0f} free are not the capacity of {capacity:.0f} tokens (limit 0 apart)"
+    return Finding(
+        cause=KV_ACCOUNTING,
+        subject=subject,
+        severity="warning",
+        since_s=since_s,
+        summary=f"{subject}: its KV cache has lost account of {abs(used + free - capacity):.0f} tokens",
+        evidence=(Evidence(text=text, metric=_KV_CAPACITY),),
+        advice=_ADVICE["kv_accounting"],
+    )
+
+
+def kv_idle(subject: str, kv: Kv, standing: Standing, settings: LeakSettings) -> Finding:
+    """What a KV cache holds while no request is in flight rises and rises."""
+    an_hour = standing.slope.value * 3600
+    capacity = kv.capacity or 0.0
+    limit = f"(limit 1 % of {capacity:.0f})"
+    lost = f"what is used of its KV cache at idle rises by {an_hour:.0f} tokens an hour: {rule(standing.tier)} {limit}"
+    rose = f"it rose from {standing.base.size_bytes:.0f} to {standing.peak.size_bytes:.0f} tokens while no request was in flight"
+    return Finding(
+        cause=KV_ACCOUNTING,
+        subject=subject,
+        severity="warning" if standing.level == "leak" else "info",
+        since_s=standing.since_s,
+        summary=f"{subject}: its KV cache loses {an_hour:.0f} tokens an hour",
+        evidence=(Evidence(text=lost, metric=_KV_USED), Evidence(text=rose, metric=_KV_USED)),
+        advice=_ADVICE["kv_accounting"],
+        confidence=confidence(standing),
+    )
