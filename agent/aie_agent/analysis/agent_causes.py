@@ -13,6 +13,7 @@ from typing import Final
 from aie_agent.analysis.findings import SourceHealth, View
 from aie_agent.analysis.sustained import live
 from aie_agent.analysis.window import increase
+from aie_agent.analysis.words import sentence
 from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "agent_blind"
@@ -107,7 +108,7 @@ def _probes(view: View, now_s: float) -> Iterator[Finding]:
                     since_s=now_s,
                     summary="the agent cannot set probes: locks, waits and CUDA calls are not seen",
                     evidence=(Evidence(text=f"probes are off: {each.reason}", metric="aie_agent_probes_attached"),),
-                    advice=each.remedy or _CHECK,
+                    advice=sentence(each.remedy) or _CHECK,
                     runbook=_RUNBOOK,
                 )
                 return

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import View
-from aie_agent.analysis.gpu_causes.naming import sentence, subject, title
+from aie_agent.analysis.gpu_causes.naming import subject, title
+from aie_agent.analysis.words import sentence
 from aie_telemetry.api import Evidence, Finding, Gpu, GpuFault
 
 

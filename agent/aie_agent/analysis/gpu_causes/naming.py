@@ -26,8 +26,3 @@ def engines_on(gpu: Gpu) -> tuple[str, ...]:
 def serves(view: View, gpu: Gpu, now_s: float) -> bool:
     """Whether an engine on it has requests running."""
     return any(view.store.current(RUNNING, now_s, engine=engine) for engine in engines_on(gpu))
-
-
-def sentence(text: str) -> str:
-    """With a capital and a full stop."""
-    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""

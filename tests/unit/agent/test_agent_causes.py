@@ -1,0 +1,105 @@
+"""What the agent says of its own blindness: sources, drops, probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes.cause_world import BEGIN_S, CauseWorld
+
+from aie_agent.analysis.agent_causes import agent_blind
+from aie_agent.analysis.findings import SourceHealth
+from aie_agent.config import BpfSection
+from aie_agent.identity import Engines
+from aie_agent.sources.bpf.build import NoProbes, build
+from aie_agent.sources.procfs import Procfs
+from aie_ebpf.prerequisites import Prerequisite
+from aie_telemetry.api import Coverage, Finding
+from aie_telemetry.catalogue import CATALOGUE
+
+
+def found(world: CauseWorld) -> list[Finding]:
+    every = world.subjects(agent_blind)
+    assert all(evidence.metric in CATALOGUE for each in every for evidence in each.evidence)
+    assert all(each.cause == "agent_blind" and each.advice.endswith(".") for each in every)
+    return every
+
+
+def source(name: str, down_s: float, last_success_s: float | None = 1.0, **more: Any) -> CauseWorld:
+    return CauseWorld(
+        sources=[SourceHealth("host", None, None, 5.0), SourceHealth(name, "no", BEGIN_S - down_s, last_success_s)], **more
+    )
+
+
+def test_a_source_that_is_down() -> None:
+    (blind,) = found(source("nvml", 5.0))
+    assert (blind.subject, blind.severity, blind.since_s) == ("nvml", "warning", BEGIN_S - 5.0)
+    assert blind.summary == "the agent is blind for nvml: no"
+    assert blind.evidence[0].text == "source nvml has been down for 5 s (limit 5 s): no"
+
+
+def test_a_page_is_its_engines() -> None:
+    (page,) = found(source("scrape:e", 9.0))
+    assert (page.subject, page.severity) == ("e", "warning")
+    (loads,) = found(source("scrape:e", 9.0, None))
+    assert loads.severity == "info", "it never served a page: it may load"
+
+
+def test_silent_on_what_is_normal() -> None:
+    assert found(CauseWorld()) == []
+    assert found(source("nvml", 4.0)) == [], "one look that failed"
+    assert found(source("scrape:e", 60.0, state="down")) == [], "an engine that is down"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "aie_agent_statsd_dropped_total reason=bad_value",
+        "aie_agent_statsd_kernel_drops_total socket=udp",
+        "aie_agent_samples_refused_total reason=series_limit",
+        "aie_agent_relay_dropped_total reason=full",
+    ],
+)
+def test_drops_for_a_minute(row: str) -> None:
+    world = CauseWorld()
+    world.live(20, {row: 0.0})
+    assert found(world) == []
+    world.live(1, {row: 7.0})
+    (drops,) = found(world)
+    assert (drops.subject, drops.severity) == ("agent", "info")
+    what = row.partition("=")[2]
+    assert drops.evidence[0].text.startswith("7 ")
+    assert drops.evidence[0].text.endswith(f"({what}) in 60 s (limit 0)")
+    world.live(59, {row: 0.0})
+    assert len(found(world)) == 1
+    world.live(2, {row: 0.0})
+    assert found(world) == []
+
+
+def test_drops_of_before_the_agent_looked_are_none() -> None:
+    world = CauseWorld()
+    world.live(1, {"aie_agent_statsd_kernel_drops_total socket=udp": 500.0})
+    world.live(5, {"aie_agent_statsd_kernel_drops_total socket=udp": 0.0})
+    assert found(world) == []
+
+
+def test_probes_that_the_host_does_not_allow_are_told_once() -> None:
+    unmet = Prerequisite(name="privilege", met=False, found="CAP_BPF is missing", remedy="run it as root")
+    probes = _probes([unmet])
+    (blind,) = found(CauseWorld(coverage=probes.coverage, engines=["e", "f"]))
+    assert (blind.subject, blind.severity, blind.advice) == ("probes", "info", "Run it as root.")
+    assert blind.evidence[0].text == "probes are off: privilege: CAP_BPF is missing"
+
+
+def test_probes_that_nobody_wants_or_that_see_a_part_are_no_news() -> None:
+    assert found(CauseWorld(coverage=_probes(None).coverage)) == [], "switched off"
+    part = (Coverage(set="cuda", state="off", reason="no libcuda"), Coverage(set="locks", state="on"))
+    assert found(CauseWorld(coverage=lambda _: part)) == []
+    assert found(CauseWorld(engines=[], coverage=_probes([Prerequisite("x", False, "y", "Z.")]).coverage)) == []
+
+
+def _probes(unmet: list[Prerequisite] | None) -> NoProbes:
+    procfs = Procfs()
+    built = build(BpfSection(enabled=unmet is not None), Engines(procfs.start_ticks), procfs, 60.0, unmet or [])
+    assert isinstance(built, NoProbes)
+    return built
