@@ -1,4 +1,4 @@
-"""Is what we believe of NVIDIA GPUs true on this one: NVML, allocators, probes, hooks and the engine, in five minutes.
+"""Is what we believe of NVIDIA GPUs true on this one: NVML, allocators, probes, hooks and the engine, in six minutes.
 
     python bench/gpu_check.py [--device cuda:N] [--model FOLDER] [--only SECTION ...]
     python bench/gpu_check.py --device cpu --small      # tries the script itself, on a tiny model and a simulated GPU
@@ -42,6 +42,7 @@ class Section(NamedTuple):
 
 SECTIONS: Final = (
     Section("machine", "gpu_machine:machine", 25),
+    Section("nvml_idle", "gpu_idle:idle", 85),
     Section("nvml_memory", "gpu_points:memory", 10),
     Section("nvml_fields", "gpu_points:fields", 20),
     Section("nvml_events", "gpu_points:events", 10),
@@ -52,7 +53,8 @@ SECTIONS: Final = (
     Section("hooks", "gpu_hooks:hooks", 40),
     Section("engine", "gpu_measure:engine", 85),
 )
-"""In this order. Together under 285 s; what one does not use, those behind it may."""
+"""In this order: a GPU rests only as long as nobody has worked on it. Together under 370 s; what one does not use, those behind it
+may."""
 
 
 def main() -> int:

@@ -188,8 +188,8 @@ def at_hand(context: Context) -> Iterator[AtHand]:
 
 
 @contextlib.contextmanager
-def simulated() -> Iterator[None]:
-    """One simulated H100 at work in this process. Raises NotRunError without a C compiler."""
+def simulated(load_ratio: float = 0.6) -> Iterator[None]:
+    """One simulated H100 in this process, by default at work. Raises NotRunError without a C compiler."""
     from aie_agent import simulate
 
     try:
@@ -197,5 +197,5 @@ def simulated() -> Iterator[None]:
     except (simulate.BuildError, RuntimeError) as error:
         raise NotRunError(f"needs a GPU, or what makes a simulated one: {error}") from error
     with controller:
-        controller.set_load(0, 0.6, 0.2)
+        controller.set_load(0, load_ratio, load_ratio / 3)
         yield

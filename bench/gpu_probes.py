@@ -8,24 +8,19 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from aie_ebpf.cuda_probes import CUDA_UPROBES
 from gpu_driver import LIBRARY, Driver
 from gpu_elf import Library
 from gpu_report import Context
 
-# Exported name; the one that is asked for is without the version at its end.
-SYMBOLS: Final = (
-    "cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFree_v2",
-    "cuMemFreeAsync", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemHostAlloc", "cuMemAllocHost_v2",
-    "cuMemFreeHost", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
-    "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
-    "cuMemcpy", "cuMemcpyAsync", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyDtoD_v2", "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemcpyPeerAsync",
-    "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch",
-)  # fmt: skip
+ROWS: Final[dict[str, tuple[str, ...]]] = {row.symbols[0]: row.symbols for row in CUDA_UPROBES if LIBRARY.startswith(row.library)}
+"""Each function of the driver that the agent probes, by its first name: all names at which its calls are seen. Asked for is the
+first, without the version at its end."""
+
 _FLAGS: Final = {"default": 0, "legacy_stream": 1, "per_thread_stream": 2}
 _FIRST_BYTES: Final = 16
 _FOUND: Final = 0
@@ -51,29 +46,30 @@ class Mapping(NamedTuple):
 
 
 def probes(context: Context) -> None:
-    """For each function that we would probe: is what is given what is exported, under which name, where in the file."""
+    """For each function that we probe: is what is given what is exported, under a name that is probed, where in the file."""
     context.need_cuda()
     driver = Driver(context.device_index)
     mapping = mapped(driver.shared_object, "cuInit", LIBRARY)
     versions = sorted({11030, 12000, driver.version, *_version_of_torch()})
-    rows = {name: _row(driver.shared_object, mapping, name, versions) for name in SYMBOLS}
+    rows = {first: _row(driver.shared_object, mapping, names, versions) for first, names in ROWS.items()}
     report = context.report
     report.fact("library", {"path": str(mapping.shared_object.path), "functions": len(mapping.shared_object.symbols)})
     report.fact("asked_as_cuda", versions)
     report.fact("functions", rows)
-    exported = {name: row for name, row in rows.items() if row["exported"] is not None}
+    exported = {name: row for name, row in rows.items() if row["exported"]}
     report.fact("not_exported", sorted(rows.keys() - exported.keys()))
-    report.fact("also_given_under", {name: other for name, row in exported.items() if (other := _others(row))})
     unknown = sorted(name for name, row in exported.items() if not row["given"])
     outside = sorted(name for name, row in rows.items() if row["outside"])
+    unprobed = {name: row["not_probed"] for name, row in exported.items() if row["not_probed"]}
+    report.fact("not_probed", unprobed)
     report.check("cuGetProcAddress knows what is exported", not unknown, ", ".join(unknown) or f"all {len(exported)}")
-    text = ", ".join(outside) or f"all that it gives for {len(rows)} names is exported: a probe on each name given sees each call"
-    report.check("cuGetProcAddress gives exported code", not outside, text)
-
-
-def _others(row: dict[str, Any]) -> dict[str, list[str]]:
-    """Under which exported names else code is given, and to whom: without probes there, these calls are not seen."""
-    return {asked: names for asked, names in row["given"].items() if not set(names) & set(row["exported"])}
+    report.check(
+        "cuGetProcAddress gives exported code", not outside, ", ".join(outside) or f"all that it gives for {len(rows)} names"
+    )
+    text = (
+        "; ".join(f"{name}: {names}" for name, names in unprobed.items()) or f"a probe on each name of {len(rows)} sees each call"
+    )
+    report.check("what cuGetProcAddress gives is probed", not unprobed, text)
 
 
 def mapped(loaded: ctypes.CDLL, symbol: str, name: str) -> Mapping:
@@ -96,18 +92,24 @@ def address_of(loaded: ctypes.CDLL, symbol: str) -> int | None:
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _row(loaded: ctypes.CDLL, mapping: Mapping, name: str, versions: Iterable[int]) -> dict[str, Any]:
-    exported = address_of(loaded, name)
-    given = list(_given(loaded, re.sub(r"_v\d+$", "", name), versions))
-    there = None if exported is None else mapping.shared_object.offset(exported - mapping.bias)
+def _row(loaded: ctypes.CDLL, mapping: Mapping, names: Sequence[str], versions: Iterable[int]) -> dict[str, Any]:
+    """`not_probed` is code that is given under exported names at none of which there is a probe, by who gets it."""
+    there = {name: address for name in names if (address := address_of(loaded, name)) is not None}
+    first = next(iter(there.values()), None)
+    given = list(_given(loaded, re.sub(r"_v\d+$", "", names[0]), versions))
+    unseen = [one for one in given if one.address not in there.values()]
     return {
-        "exported": None if exported is None else mapping.names(exported),
-        "file_offset": None if there is None else hex(there),
-        "first_bytes": None if exported is None else ctypes.string_at(exported, _FIRST_BYTES).hex(),
+        "exported": {name: _hex(mapping.shared_object.offset(address - mapping.bias)) for name, address in there.items()},
+        "first_bytes": None if first is None else ctypes.string_at(first, _FIRST_BYTES).hex(),
         "given": {f"{one.cuda} {one.flags}": mapping.names(one.address) for one in given},
-        "same": all(one.address == exported for one in given),
-        "outside": {hex(one.address): _file_at(one.address) for one in given if not mapping.names(one.address)},
+        "same": all(one.address == first for one in given),
+        "not_probed": {f"{one.cuda} {one.flags}": mapping.names(one.address) for one in unseen if mapping.names(one.address)},
+        "outside": {hex(one.address): _file_at(one.address) for one in unseen if not mapping.names(one.address)},
     }
+
+
+def _hex(offset: int | None) -> str | None:
+    return None if offset is None else hex(offset)
 
 
 def _given(loaded: ctypes.CDLL, base: str, versions: Iterable[int]) -> Iterable[Given]:

@@ -10,8 +10,12 @@ import importlib
 import os
 import traceback
 from pathlib import Path
+from typing import Final
 
 from gpu_report import Context, NoCudaError, NotRunError, Report
+
+# What the agent's source of GPUs needs.
+_INSTALLED_TOGETHER: Final = ("nvidia-ml-py", "msgspec")
 
 
 def main() -> None:
@@ -40,10 +44,16 @@ def run(function: str, context: Context) -> dict[str, str]:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith(("aie_", "gpu_")):  # ours, so it is no package that is not installed
             return _failed(error)
-        return {"state": "not_run", "reason": f"needs the Python package of {error.name}"}
+        return {"state": "not_run", "reason": _lacking(error.name or "?")}
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and the other sections go on
         return _failed(error)
     return {"state": "done"}
+
+
+def _lacking(module: str) -> str:
+    """What to install, all of it: the next that is missing would be told only at the next run."""
+    packages = _INSTALLED_TOGETHER if module in ("pynvml", "msgspec") else (module,)
+    return f"needs the Python package of {module}: pip install {' '.join(packages)}"
 
 
 def _failed(error: Exception) -> dict[str, str]:

@@ -2,7 +2,8 @@
  *
  * PROBED(name) stands for each function that would be probed; the test defines the list, less those that are written out here.
  * STAND_IN_CUDA_UUID names the device, 32 hexadecimal digits; STAND_IN_CUDA_HIDES a function of which cuGetProcAddress gives code
- * that is not exported, which is what would blind a probe. */
+ * that is not exported, which is what would blind a probe; STAND_IN_CUDA_RENEWS one of which it gives code that is exported under a
+ * name that nobody knew. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -16,8 +17,7 @@ typedef unsigned long long Pointer;
 
 #define PROBED(name) int name(void) { return SUCCESS; }
 #include "probed.inc"
-PROBED(cuMemcpyHtoDAsync_v2_ptsz)
-PROBED(cuLaunchKernel_ptsz)
+PROBED(cuOfTheFuture)
 
 static int hidden(void) { return SUCCESS; }
 
@@ -103,8 +103,11 @@ int cuGetProcAddress_v2(const char *symbol, void **address, int cuda, uint64_t f
 {
     static const char *const suffixes[] = {"_v2_ptsz", "_ptsz", "_v2", ""};
     const char *hides = getenv("STAND_IN_CUDA_HIDES");
+    const char *renews = getenv("STAND_IN_CUDA_RENEWS");
     char name[128];
     *address = NULL;
+    if (renews != NULL && strcmp(renews, symbol) == 0 && cuda >= 12000)
+        *address = (void *)(uintptr_t)cuOfTheFuture;
     if (hides != NULL && strcmp(hides, symbol) == 0 && cuda >= 12000)
         *address = (void *)(uintptr_t)hidden;
     for (int place = flags & PER_THREAD_STREAM ? 0 : 2; place < 4 && *address == NULL; place++) {

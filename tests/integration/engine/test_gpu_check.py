@@ -58,6 +58,8 @@ def test_all_of_it_on_the_cpu_and_a_simulated_gpu(check: ModuleType) -> None:
     assert facts["nvml_fields"]["pcie_bytes"]["rx"]["code"] == "success"
     assert "xid" in facts["nvml_events"]["supported"]
     assert facts["nvml_cycle"]["cost"]["points"] > 50
+    # The simulated H100 rests at 70 W, whoever reads it.
+    assert facts["nvml_idle"]["watts"] == pytest.approx(dict.fromkeys(facts["nvml_idle"]["watts"], 70.0), rel=0.1)
     assert facts["engine"]["beside_transformers"] is True
     assert facts["engine"]["decode_batch_2_context_24"]["over_transformers_ratio"] > 0
 
@@ -65,17 +67,19 @@ def test_all_of_it_on_the_cpu_and_a_simulated_gpu(check: ModuleType) -> None:
 def test_with_no_package_but_torch_the_rest_says_what_it_needs(tmp_path: Path) -> None:
     for name in WITHOUT:
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError({name!r}, name={name!r})")
-    only = ("nvml_memory", "nvml_cycle", "hooks", "engine")
+    only = ("nvml_idle", "nvml_memory", "nvml_cycle", "hooks", "engine")
     done = gpu_check("--device", "cpu", "--small", "--only", *only, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     sections = json.loads(done.stdout)["sections"]
     assert {name: sections[name]["state"] for name in only} == {
+        "nvml_idle": "not_run",
         "nvml_memory": "right",
         "nvml_cycle": "not_run",
         "hooks": "right",
         "engine": "right",
     }
-    assert sections["nvml_cycle"]["reason"] == "needs the Python package of pynvml"
+    assert sections["nvml_cycle"]["reason"] == "needs the Python package of pynvml: pip install nvidia-ml-py msgspec"
+    assert sections["nvml_idle"]["reason"] == "needs the Python package of msgspec: pip install nvidia-ml-py msgspec"
     assert sections["hooks"]["facts"]["left_out_for_want_of"] == ["layers: msgspec"]
     assert sections["engine"]["facts"]["beside_transformers"] is False
     assert len(sections["engine"]["checks"]) == 4

@@ -17,6 +17,7 @@ import pynvml as nvml
 import pytest
 
 from aie_agent import simulate
+from aie_ebpf.cuda_probes import CUDA_UPROBES
 from tests.fakes.stand_in import needs_compiler, simulated
 
 pytestmark = needs_compiler
@@ -37,7 +38,8 @@ def host(tmp_path: Path, probes: ModuleType) -> dict[str, str]:
     with simulated(tmp_path / "state", 1):
         uuid: str = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(0))
     written = set(re.findall(r"^int (\w+)\(", SOURCE.read_text(), re.MULTILINE))
-    (tmp_path / "probed.inc").write_text("".join(f"PROBED({name})\n" for name in probes.SYMBOLS if name not in written))
+    names = [name for names in probes.ROWS.values() for name in names]
+    (tmp_path / "probed.inc").write_text("".join(f"PROBED({name})\n" for name in names if name not in written))
     library = tmp_path / "libcuda.so.1"
     compiler = simulate.build.compiler()
     command = [
@@ -78,10 +80,10 @@ def test_probes_would_see_what_is_given_and_other_names_are_told(host: dict[str,
     assert (code, section["state"]) == (0, "right"), section
     assert sections["machine"]["facts"]["device_name"] == "Stand-in 0"
     facts = section["facts"]
-    assert set(facts["functions"]) == set(probes.SYMBOLS)
+    assert set(facts["functions"]) == set(probes.ROWS)
     assert facts["not_exported"] == []
     assert facts["asked_as_cuda"][:1] == [11030]
-    assert set(facts["also_given_under"]) == {"cuMemcpyHtoDAsync_v2", "cuLaunchKernel"}
+    assert facts["not_probed"] == {}
     given = facts["functions"]["cuLaunchKernel"]["given"]
     assert given["12080 per_thread_stream"] == ["cuLaunchKernel_ptsz"]
     assert given["12080 default"] == ["cuLaunchKernel"]
@@ -95,8 +97,31 @@ def test_code_that_is_not_exported_is_wrong(host: dict[str, str]) -> None:
     assert held(section)["cuGetProcAddress gives exported code"] is False
     row = section["facts"]["functions"]["cuMemFree_v2"]
     assert row["same"] is False
+    assert row["not_probed"] == {}
     assert row["given"]["11030 default"] == ["cuMemFree_v2"]
     assert {Path(path).name for path in row["outside"].values()} == {"libcuda.so.1"}
+
+
+def test_code_under_a_name_without_a_probe_is_wrong(host: dict[str, str]) -> None:
+    """A driver of the future, whose new function the table of probes does not have."""
+    code, sections = gpu_check(host | {"STAND_IN_CUDA_RENEWS": "cuMemFree"}, "probes")
+    section = sections["probes"]
+    assert (code, section["state"]) == (1, "wrong")
+    assert held(section) == {
+        "cuGetProcAddress knows what is exported": True,
+        "cuGetProcAddress gives exported code": True,
+        "what cuGetProcAddress gives is probed": False,
+    }
+    assert set(section["facts"]["not_probed"]) == {"cuMemFree_v2"}
+    assert section["facts"]["not_probed"]["cuMemFree_v2"]["12080 default"] == ["cuOfTheFuture"]
+
+
+def test_every_function_of_the_driver_that_the_agent_probes_is_looked_at(probes: ModuleType) -> None:
+    looked_at = {name for names in probes.ROWS.values() for name in names}
+    assert looked_at == {
+        name for row in CUDA_UPROBES for name in row.symbols if name.startswith("cu") and not name.startswith("cuda")
+    }
+    assert {"cuMemHostRegister_v2", "cuMemcpy3DPeerAsync", "cuDevicePrimaryCtxReset_v2", "cuMemcpy2D_v2"} <= looked_at
 
 
 def test_nvml_is_asked_about_cudas_device_while_it_works(host: dict[str, str]) -> None:
@@ -113,6 +138,28 @@ def test_nvml_is_asked_about_cudas_device_while_it_works(host: dict[str, str]) -
     assert sections["nvml_cycle"]["state"] == "right", sections["nvml_cycle"]
     assert sections["allocator"]["state"] == "not_run"
     assert "needs a torch that sees this device" in sections["allocator"]["reason"]
+
+
+def test_watts_that_gpm_takes_from_a_gpu_at_rest_are_told(host: dict[str, str]) -> None:
+    """The simulated board draws 150 W for 2 s after each sample of GPM, and 70 W else; what is read without GPM costs nothing."""
+    with simulate.Controller(Path(host[simulate.STATE_VARIABLE])) as gpus:
+        gpus.run()
+        gpus.set_load(0, 0.0)
+        gpus.set(0, power_profiled_mw=150_000)
+    code, sections = gpu_check(host, "nvml_idle")
+    assert (code, sections["nvml_idle"]["state"]) == (0, "right"), sections["nvml_idle"]
+    facts = sections["nvml_idle"]["facts"]
+    assert facts["shown_watts"]["readings"] == facts["shown_watts"]["without_before"] == pytest.approx(70, abs=1)
+    assert facts["shown_watts"]["readings_and_gpm"] == 150
+    assert facts["watts"]["readings"] == pytest.approx(70, abs=1)
+
+
+def test_a_board_that_its_readings_keep_from_resting_is_told(probes: ModuleType) -> None:
+    rests = importlib.import_module("gpu_idle").rests
+    assert rests(50.0, 55.0)[0]
+    assert rests(120.0, 131.0)[0]
+    assert rests(50.0, 48.0)[0]
+    assert rests(50.0, 100.0) == (False, "+50.0 W on 50.0 W, at most 5.0 W more")
 
 
 def test_an_xid_is_provoked_only_on_request(host: dict[str, str]) -> None:
