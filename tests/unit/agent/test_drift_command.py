@@ -1,0 +1,217 @@
+"""`aie-agent drift` and `aie-agent baseline`, as their users run them: files in, one verdict and an exit status out."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aie_agent.cli import main
+
+
+def _csv(path: Path, columns: dict[str, Sequence[object]]) -> Path:
+    rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def _normal(count: int, seed: int, mean: float = 0.0) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.gauss(mean, 1) for _ in range(count)]
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    return _csv(tmp_path / "R.csv", {"entropy": _normal(1000, 1), "surprisal": _normal(1000, 2)})
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    status = main([*map(str, arguments), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main([*map(str, arguments)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_traffic_like_the_references_is_no_drift(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = _csv(tmp_path / "S.csv", {"surprisal": _normal(5000, 3), "entropy": _normal(5000, 4)})
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert status == 0
+    assert verdict["alarm"] is False
+    assert verdict["first_alarm_request"] is None
+    assert verdict["statistic"] is None
+    assert verdict["evaluations"] == 100
+    assert verdict["run_length_requests"] >= 30 * 86400
+    assert verdict["run_length_days"] >= 30
+    assert set(verdict["per_statistic"]) == {"entropy", "surprisal"}
+
+
+@pytest.mark.parametrize(("shift", "latest"), [(1.0, 2600), (0.7, 2700)])
+def test_a_shift_is_told_with_its_statistic_and_request(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], shift: float, latest: int
+) -> None:
+    shifted = _normal(2000, 5) + _normal(3000, 6, shift)
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(5000, 4), "surprisal": shifted})
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert status == 1
+    assert (verdict["alarm"], verdict["statistic"], verdict["check"]) == (True, "surprisal", "ks")
+    assert 2500 <= verdict["first_alarm_request"] <= latest
+    each = verdict["per_statistic"]["surprisal"]
+    assert each["distance_largest"] > each["threshold"]
+    assert verdict["per_statistic"]["entropy"]["alarm"] is False
+
+
+def test_people_are_told_the_run_length_and_the_delays(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(900, 4), "surprisal": _normal(900, 5)})
+    assert main(["drift", "--reference", str(reference), "--stream", str(stream)]) == 0
+    out = capsys.readouterr().out
+    assert "no drift in 900 requests" in out
+    assert "false alarms: one in" in out
+    assert "days at the rate" in out
+    assert "(+0.5 sd)" in out
+    assert "warning: 1000 requests are few" in out
+
+
+@pytest.mark.parametrize("rows", [0, 1, 99, 499])
+def test_too_few_requests_are_no_verdict(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(rows, 4, 3.0), "surprisal": _normal(rows, 5, 3.0)})
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert (status, verdict["alarm"], verdict["state"]) == (0, False, "not_enough_data")
+
+
+def test_nan_in_the_stream_is_an_alarm_at_once(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = _csv(tmp_path / "S.csv", {"entropy": [0.1, 0.2, "nan", 0.3], "surprisal": _normal(4, 5)})
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert (status, verdict["first_alarm_request"], verdict["check"]) == (1, 3, "nonfinite")
+
+
+def test_a_constant_stream_is_an_alarm(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": [0.5] * 600})
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 100, "constant", "surprisal")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "empty"),
+        ("0.1,0.2\n0.3,0.4\n", "must be a header"),
+        ("entropy,entropy\n1,2\n", "stands twice"),
+        ("entropy\n1\n", "columns missing: surprisal"),
+        ("entropy,surprisle\n1,2\n", "columns missing: surprisal (there are: entropy, surprisle)"),
+        ("entropy,surprisal\n1\n", "line 2: 1 fields, the header has 2"),
+        ("entropy,surprisal\n1,2\n3,abc\n", "line 3: surprisal: not a number: 'abc'"),
+        ("entropy,surprisal\n1,\n", "line 2: surprisal: not a number: ''"),
+        ("entropy,surprisal,model\n1,2,a\n1,2,b\n", "of several models"),
+        ('entropy,surprisal\n"1,2\n', "no CSV"),
+    ],
+)
+def test_a_stream_that_cannot_be_read_is_refused(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    stream = tmp_path / "S.csv"
+    stream.write_text(content)
+    complaint = _refused(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert str(stream) in complaint
+    assert said in complaint
+
+
+def test_what_is_no_text_or_not_there_is_refused(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"entropy,surprisal\n\xff\xfe\n")
+    assert "not UTF-8" in _refused(capsys, "drift", "--reference", reference, "--stream", binary)
+    assert "No such file" in _refused(capsys, "drift", "--reference", reference, "--stream", tmp_path / "none")
+    assert "No such file" in _refused(capsys, "drift", "--reference", tmp_path / "none", "--stream", reference)
+    assert "Is a directory" in _refused(capsys, "drift", "--reference", tmp_path, "--stream", reference)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"entropy": _normal(499, 1)}, "499 requests is too small"),
+        ({"entropy": []}, "empty"),
+        ({"entropy": ["nan", *_normal(999, 1)]}, "nan in a reference"),
+        ({"entropy": [1.0] * 1000}, "1 distinct values"),
+    ],
+)
+def test_a_reference_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: dict[str, Sequence[object]], said: str
+) -> None:
+    path = _csv(tmp_path / "bad.csv", columns)
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(900, 4)})
+    assert said in _refused(capsys, "drift", "--reference", path, "--stream", stream)
+
+
+def test_a_file_written_elsewhere_is_read(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a byte order mark, CRLF, spaces in the header, empty lines, and a column of times."""
+    rows = "".join(f"{at},{a},{b}\r\n" for at, (a, b) in enumerate(zip(_normal(600, 4), _normal(600, 5), strict=True)))
+    stream = tmp_path / "S.csv"
+    stream.write_text("\ufefftime_s, entropy ,surprisal\r\n\r\n" + rows + "\r\n", newline="")
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert (status, verdict["requests"], verdict["state"]) == (0, 600, "ok")
+
+
+def _build(tmp_path: Path, recording: Path, name: str, *more: str) -> Path:
+    path = tmp_path / name
+    assert main(["baseline", "build", str(recording), "--output", str(path), *more]) == 0
+    return path
+
+
+def test_a_reference_is_built_shown_and_used(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    built = _build(tmp_path, reference, "m.aieref", "--model", "m", "--traffic-class", "chat")
+    assert "model: m" in capsys.readouterr().out
+    status, header = _json(capsys, "baseline", "show", built)
+    assert (status, header["about"]["traffic_class"], header["requests"]) == (0, "chat", 1000)
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(900, 4), "surprisal": _normal(900, 5)})
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
+    assert (status, verdict["reference_sha256"]) == (0, header["sha256"])
+    # The same as of the CSV file that it was made of.
+    _, of_csv = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert of_csv["per_statistic"] == verdict["per_statistic"]
+
+
+def test_a_reference_for_another_model_is_refused(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    built = _build(tmp_path, reference, "m.aieref", "--model", "m")
+    capsys.readouterr()
+    assert "for the model 'm', the stream is of 'n'" in _refused(
+        capsys, "drift", "--reference", built, "--stream", reference, "--model", "n"
+    )
+    named = _csv(tmp_path / "n.csv", {"entropy": [1.0], "surprisal": [1.0], "model": ["n"]})
+    assert "for the model 'm', the stream is of 'n'" in _refused(capsys, "drift", "--reference", built, "--stream", named)
+
+
+def test_a_reference_is_never_overwritten(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    built = _build(tmp_path, reference, "m.aieref", "--model", "m")
+    capsys.readouterr()
+    before = built.read_bytes()
+    assert "File exists" in _refused(capsys, "baseline", "build", reference, "--output", built, "--model", "m")
+    assert built.read_bytes() == before
+
+
+def test_replacing_is_explicit_and_keeps_the_old_one(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = _build(tmp_path, reference, "m.aieref", "--model", "m")
+    recording = _csv(tmp_path / "new.csv", {"entropy": _normal(800, 7), "surprisal": _normal(800, 8)})
+    new = _build(tmp_path, recording, "new.aieref", "--model", "m")
+    other = _build(tmp_path, recording, "other.aieref", "--model", "n")
+    capsys.readouterr()
+    before = old.read_bytes()
+    assert "for the model 'n', not 'm'" in _refused(capsys, "baseline", "replace", old, other)
+    assert old.read_bytes() == before
+    status, header = _json(capsys, "baseline", "replace", old, new)
+    assert (status, header["requests"]) == (0, 800)
+    assert old.read_bytes() == new.read_bytes()
+    assert [path.read_bytes() for path in tmp_path.glob("m.aieref.*")] == [before]
+
+
+def test_a_model_must_be_named(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Give --model" in _refused(capsys, "baseline", "build", reference, "--output", tmp_path / "x")
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,128 @@
+"""References: what is refused, what is warned of, and that a file is what was written or nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+import stat
+from pathlib import Path
+
+import pytest
+
+from aie_agent.analysis.drift.files import assigned
+from aie_agent.analysis.drift.reference import MOST, About, Reference, UnfitReferenceError, build, is_reference, load, save
+
+ABOUT = About(model="m", revision="r1", quantisation="q8_0", sampling="temperature 1", traffic_class="chat")
+
+
+def _values(count: int, seed: int = 0) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.gauss(0, 1) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return build({"x": _values(600), "y": _values(600, 1)}, ABOUT)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({}, "empty"),
+        ({"x": []}, "empty"),
+        ({"x": [1.0]}, "1 requests is too small"),
+        ({"x": _values(499)}, "499 requests is too small"),
+        ({"x": [*_values(600), math.nan]}, "x, request 601: nan"),
+        ({"x": [math.inf, *_values(600)]}, "x, request 1: inf"),
+        ({"x": [1.0] * 600}, "1 distinct values"),
+        ({"x": [float(value) for value in range(10)] * 60}, "10 distinct values"),
+    ],
+)
+def test_what_makes_no_reference_is_refused(columns: dict[str, list[float]], said: str) -> None:
+    with pytest.raises(UnfitReferenceError, match=said):
+        build(columns, ABOUT)
+
+
+def test_few_requests_are_warned_of(reference: Reference) -> None:
+    assert any("600 requests are few" in warning for warning in reference.header.warnings)
+    assert build({"x": _values(2000)}, ABOUT).header.warnings == ()
+
+
+def test_of_very_many_requests_the_newest_are_taken() -> None:
+    values = [value + 100 for value in _values(10)] + _values(MOST)
+    made = build({"x": values}, ABOUT)
+    assert len(made.values["x"]) == MOST
+    assert max(made.values["x"]) < 50
+    assert any(f"newest {MOST}" in warning for warning in made.header.warnings)
+
+
+def test_a_statistic_with_few_values_is_not_compared_and_others_are() -> None:
+    made = build({"x": _values(2000), "flag": [float(value > 0) for value in _values(2000)]}, ABOUT)
+    flag = made.header.columns[1]
+    assert flag.untested == "2 distinct values, fewer than 20"
+    assert any("flag is not compared" in warning for warning in made.header.warnings)
+
+
+def test_values_that_hang_together_are_warned_of() -> None:
+    walk = [0.0]
+    rng = random.Random(1)
+    for _ in range(1999):
+        walk.append(0.95 * walk[-1] + rng.gauss(0, 1))
+    warnings = build({"x": walk}, ABOUT).header.warnings
+    assert any("depend on each other" in warning for warning in warnings)
+    assert any("times that of p < 0.01" in warning for warning in warnings)
+
+
+def test_a_file_is_what_was_written(reference: Reference, tmp_path: Path) -> None:
+    path = tmp_path / "r.aieref"
+    save(reference, path)
+    assert is_reference(path)
+    read = load(path)
+    assert read.header == reference.header
+    assert {name: list(values) for name, values in read.values.items()} == {
+        name: list(values) for name, values in reference.values.items()
+    }
+
+
+def test_a_file_is_written_once_and_for_readers_only(reference: Reference, tmp_path: Path) -> None:
+    path = tmp_path / "r.aieref"
+    save(reference, path)
+    assert stat.S_IMODE(path.stat().st_mode) & 0o222 == 0
+    with pytest.raises(FileExistsError):
+        save(reference, path)
+
+
+@pytest.mark.parametrize("at", [30, 200, -20, -1])
+def test_a_byte_that_changed_is_noticed(reference: Reference, tmp_path: Path, at: int) -> None:
+    path = tmp_path / "r.aieref"
+    save(reference, path)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    changed = tmp_path / "changed"
+    changed.write_bytes(content)
+    with pytest.raises(UnfitReferenceError, match=r"hash|header|reference"):
+        load(changed)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 100, -1])
+def test_a_file_that_is_cut_off_is_refused(reference: Reference, tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "r.aieref"
+    save(reference, path)
+    cut = tmp_path / "cut"
+    cut.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UnfitReferenceError):
+        load(cut)
+
+
+def test_equal_values_make_equal_references(reference: Reference) -> None:
+    again = build({"x": _values(600), "y": _values(600, 1)}, ABOUT)
+    assert again.header.sha256 == reference.header.sha256
+
+
+def test_a_reference_may_be_for_one_engine(reference: Reference, tmp_path: Path) -> None:
+    path = tmp_path / "r.aieref"
+    save(reference, path)
+    (tmp_path / "other").write_text("not one")
+    found, problems = assigned([str(path), f"e1={path}", f"{tmp_path}/none", f"{tmp_path}/other"])
+    assert [each.engine for each in found] == ["", "e1"]
+    assert ["No such file" in problem or "no drift reference" in problem for problem in problems] == [True, True]

@@ -1,0 +1,131 @@
+"""When windows are an alarm, how scatter is kept, and what is wrong without statistics."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
+from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.rule import CONSECUTIVE, Run
+from aie_agent.analysis.drift.stability import merged, moments
+from aie_agent.analysis.drift.watch import Check, StatisticWatch
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    rng = random.Random(3)
+    return build({"x": [rng.gauss(0, 1) for _ in range(1000)]}, About(model="m"))
+
+
+def _watch(reference: Reference) -> StatisticWatch:
+    return StatisticWatch(reference.header.columns[0], reference.values["x"])
+
+
+def _take(watch: StatisticWatch, values: list[float], start: int = 0) -> list[tuple[int, Check]]:
+    return [(start + at, check) for at, value in enumerate(values, 1) for check in watch.take(value, float(start + at))]
+
+
+def test_five_in_a_row_begin_an_alarm_and_five_others_end_it() -> None:
+    run = Run()
+    began = [run.window(beyond=beyond, now_s=float(now)) for now, beyond in enumerate([1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1])]
+    assert began == [False] * 9 + [True, False]
+    assert run.since_s == 5.0
+    for now in range(11, 15):
+        run.window(beyond=False, now_s=float(now))
+        assert run.since_s == 5.0
+    run.window(beyond=False, now_s=15.0)
+    assert run.since_s is None
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), min_size=1, max_size=12))
+def test_scatter_of_parts_is_the_scatter_of_all(parts: list[list[float]]) -> None:
+    everything = [value for part in parts for value in part]
+    assert merged([moments(part) for part in parts]).deviation == pytest.approx(statistics.pstdev(everything), rel=1e-6, abs=1e-6)
+
+
+def test_equal_values_are_counted_in_a_row() -> None:
+    equal = EqualValues()
+    assert [equal.add(value) for value in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0)] == [1, 2, 1, 2, 3, 1]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.001, 100), (0.5, 100), (0.9, 263), (1.0, None)])
+def test_the_commoner_a_value_the_longer_it_may_last(share: float, expected: int | None) -> None:
+    assert equal_in_a_row(share) == expected
+
+
+def test_normal_traffic_raises_nothing(reference: Reference) -> None:
+    rng = random.Random(4)
+    watch = _watch(reference)
+    assert _take(watch, [rng.gauss(0, 1) for _ in range(20_000)]) == []
+    assert watch.windows == 200
+    assert watch.windows_beyond <= 12, "about two are expected"
+    assert watch.stability_ratio == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (lambda value: value + 1.0, Check.KS),
+        (lambda value: value * 0.45, Check.KS),
+        (lambda value: value if abs(value) < 1.2 else 4 * value, Check.OUT_OF_RANGE),
+        (lambda value: 0.25, Check.CONSTANT),
+        (lambda value: math.nan, Check.NONFINITE),
+        (lambda value: math.inf, Check.NONFINITE),
+    ],
+)
+def test_a_change_is_found_by_its_check(reference: Reference, change: object, check: Check) -> None:
+    rng = random.Random(5)
+    watch = _watch(reference)
+    assert _take(watch, [rng.gauss(0, 1) for _ in range(1000)]) == []
+    assert callable(change)
+    found = _take(watch, [change(rng.gauss(0, 1)) for _ in range(1000)], 1000)
+    assert found[0][1] is check
+    assert found[0][0] <= 1000 + 6 * 100
+
+
+def test_answers_that_scatter_less_are_less_stable(reference: Reference) -> None:
+    rng = random.Random(6)
+    watch = _watch(reference)
+    # At the quartiles, the distribution function is off by little, and the scatter by much.
+    found = _take(watch, [rng.gauss(0, 0.3) for _ in range(2000)])
+    assert Check.STABILITY in [check for _, check in found]
+    assert watch.stability_ratio is not None
+    assert watch.stability_ratio < 0.4
+
+
+def test_a_constant_stream_is_found_after_so_many(reference: Reference) -> None:
+    watch = _watch(reference)
+    assert _take(watch, [1.0] * 100) == [(100, Check.CONSTANT)]
+    assert watch.alarms == {Check.CONSTANT: 100.0}
+    watch.take(2.0, 101.0)
+    assert watch.alarms == {}
+
+
+@pytest.mark.parametrize("cut", [1, 99, 100, 1550, 2120])
+def test_a_restart_changes_nothing(reference: Reference, cut: int) -> None:
+    rng = random.Random(7)
+    values = [rng.gauss(0, 1) for _ in range(1400)] + [rng.gauss(0.9, 1) for _ in range(1200)]
+    whole, before, after = _watch(reference), _watch(reference), _watch(reference)
+    found = _take(before, values[:cut])
+    after.restore(msgspec.json.decode(msgspec.json.encode(before.dump())))
+    found += _take(after, values[cut:], cut)
+    assert found == _take(whole, values) == [(1900, Check.KS)]
+    assert whole.dump() == after.dump()
+    assert whole.alarms == after.alarms
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"buffer": None}, {"buffer": [math.nan]}, {"shift": 3}, {"taken": -1}, {"since_s": {"unknown": 1.0}}, {"stability": [1]}],
+)
+def test_a_state_that_is_none_is_refused(reference: Reference, damage: dict[str, object]) -> None:
+    watch = _watch(reference)
+    with pytest.raises(ValueError, match=r"."):
+        watch.restore(watch.dump() | damage)
