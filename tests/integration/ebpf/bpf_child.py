@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,9 @@ class Child:
         self.process = process
         self._pipe = pipe
         self._frames = Frames()
+        self._fresh: deque[ToAgent] = deque()
         self.messages: list[ToAgent] = []
+        """All that was looked at, in the order in which it came."""
 
     def tell(self, message: ToChild) -> None:
         """Sends a message."""
@@ -40,19 +43,20 @@ class Child:
         """The next message for which `reached` holds. Raises TimeoutError, EOFError."""
         deadline_s = time.monotonic() + timeout_s
         while True:
+            while self._fresh:
+                message = self._fresh.popleft()
+                self.messages.append(message)
+                if isinstance(message, Failed):
+                    raise AssertionError(message.reason)
+                if reached(message):
+                    return message
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"last told: {self.messages[-1:]}")
             self._pipe.settimeout(max(deadline_s - time.monotonic(), 0.01))
             data = self._pipe.recv(1 << 16)
             if not data:
                 raise EOFError("the child has ended")
-            fresh = [for_agent(body) for body in self._frames.feed(data)]
-            self.messages += fresh
-            for message in fresh:
-                if isinstance(message, Failed):
-                    raise AssertionError(message.reason)
-                if reached(message):
-                    return message
+            self._fresh.extend(for_agent(body) for body in self._frames.feed(data))
 
     def reports(self, count: int) -> list[Report]:
         """The next `count` reports."""
