@@ -62,7 +62,11 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     ("text", "key", "accepted"),
     [
         ("[store]\nmax_serie = 1", "store.max_serie", "did you mean max_series?"),
-        ("[stor]\n", "stor", "accepted: api, statsd, store, sources, discovery, findings, gpu, dcgm, bpf, state, engines"),
+        (
+            "[stor]\n",
+            "stor",
+            "accepted: api, statsd, store, sources, discovery, findings, leaks, drift, gpu, dcgm, bpf, state, engines",
+        ),
         ("[store]\nmax_series = '5'", "store.max_series", "expected int, got str"),
         ("[store]\nmax_series = 5", "store.max_series", "100 to 100000"),
         ("[store]\nretention = 10", "store.retention", '"10s"'),

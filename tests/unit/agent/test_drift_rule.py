@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
 from aie_agent.analysis.drift.reference import About, Reference, build
-from aie_agent.analysis.drift.rule import CONSECUTIVE, Run
+from aie_agent.analysis.drift.rule import Run
 from aie_agent.analysis.drift.stability import merged, moments
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
