@@ -2,7 +2,7 @@
 
 PCIe: fewer lanes than card and slot have are never normal, whatever the GPU does; neither is a slot with fewer lanes than the card.
 An older generation than possible is normal while the GPU idles (it saves power), so only a GPU that is busy is judged, and only by
-the best that it showed in `BUSY_FOR_S` of unbroken work, or at six readings of work where these are further apart than that allows.
+the best that it showed in `BUSY_FOR_S` of unbroken work, or of six periods where readings are further apart than that allows.
 
 NVLink: a card without any active link has no bridge, which is normal; one with some active links and some that are not has lost
 some. A board that has its links built in (`has_built_in_links`), or whose neighbour of the same model has active ones, has lost all

@@ -17,19 +17,47 @@ from typing import Any
 import pynvml
 import pytest
 
-from aie_agent.simulate import Controller, Process
+from aie_agent.simulate import GRAPHICS, MIB, MPS, Controller, MigInstance, Process
 from aie_agent.simulate.layout import FUNCTIONS
 from aie_agent.sources.nvml.memory import Memory
-from aie_agent.sources.nvml.rows import FIELDS, ROWS
+from aie_agent.sources.nvml.rows import FIELDS, ROWS, Row
+from aie_agent.sources.nvml.source import NvmlSource
 from aie_telemetry.catalogue import CATALOGUE
 from tests.integration.agent import nvml_host as host
 
 GPUS = 2
 CODES = sorted({value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and value > 0})
+FOR_GOOD = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_DEPRECATED,
+}
 LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_NOT_FOUND}
+
+LISTS = tuple(f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute"))
+OF_MIG = (
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlGpmMigSampleGet",
+)
+OF_ALL_GPUS = ("nvmlDeviceGetHandleByIndex_v2", "nvmlGpmSampleAlloc", "nvmlGpmMetricsGet")
+# Asked where the newer one is not there.
+NEWER = {
+    "nvmlDeviceGetMemoryInfo": ("nvmlDeviceGetMemoryInfo_v2",),
+    "nvmlDeviceGetProcessUtilization": ("nvmlDeviceGetProcessesUtilizationInfo",),
+    **{f"{name}_v2": (f"{name}_v3",) for name in LISTS},
+    **{name: (f"{name}_v2", f"{name}_v3") for name in LISTS},
+}
 
 # Every function that the source calls of a GPU: of the table, and those around it.
 AROUND = (
+    *OF_MIG,
+    *(name + version for name in LISTS for version in ("", "_v2", "_v3")),
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetProcessesUtilizationInfo",
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetName",
     "nvmlDeviceGetPciInfo_v3",
@@ -37,10 +65,7 @@ AROUND = (
     "nvmlDeviceGetMemoryAffinity",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetProcessUtilization",
-    "nvmlDeviceGetMaxMigDeviceCount",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlGpmQueryDeviceSupport",
     "nvmlGpmSampleGet",
 )
@@ -63,31 +88,90 @@ def test_the_table_is_of_functions_that_exist() -> None:
         assert len(metric.labels) == 1 + len(row.labels), row
 
 
-@pytest.mark.parametrize("call", CALLS)
-async def test_any_error_on_any_call_spoils_nothing_else(gpus: Controller, call: str, caplog: pytest.LogCaptureFixture) -> None:
-    """GPU 0 answers one call with each error in turn; GPU 1 must not notice, and nothing may be made up."""
-    caplog.set_level(logging.ERROR)
-    for code in CODES:
-        at = host.source(host.section(retry=60.0))
-        whole = await host.look(at)
+def prepare(gpus: Controller, call: str) -> None:
+    """Makes GPU 0 one of which the source asks this."""
+    gpus.set_processes(0, [Process(10, 3 << 30), Process(20, 2 << 30, GRAPHICS), Process(30, 1 << 30, MPS)])
+    gpus.set_processes(1, [Process(40, 4 << 30)])
+    for newer in NEWER.get(call, ()):
+        gpus.fail(newer, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    for place, row in enumerate(ROWS):
+        for better in ROWS[:place] if row.call == call else ():
+            if (better.metric, better.labels) == (row.metric, row.labels) and not better.each_link:
+                take_away(gpus, better)
+    if call in OF_MIG:
+        gpus.set_mig(0, [MigInstance("1g.10gb", number, 9728 * MIB, 16, load_ratio=0.5) for number in (7, 8)])
+
+
+def take_away(gpus: Controller, row: Row) -> None:
+    """GPUs lack what a row of the table asks for."""
+    if row.call == FIELDS:
+        gpus.fail_field(row.args[0], pynvml.NVML_ERROR_NOT_SUPPORTED)
+    elif row.call in KNOWN:
+        gpus.fail(row.call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def pids(at: NvmlSource, gpu: int) -> set[int] | None:
+    """The processes of a GPU, None where they are not told."""
+    found = at._on_gpus.get(gpu)
+    return None if found is None or found.contexts is None else {context.pid for context in found.contexts}
+
+
+def lasting(found: host.Numbers) -> host.Numbers:
+    """What is the same at every look while time stands still."""
+    passing = ("_total", "per_second", "_active_ratio", "_occupancy_ratio")
+    return {key: value for key, value in found.items() if not key[0].endswith(passing)}
+
+
+def source_for(call: str) -> NvmlSource:
+    """A source that asks for this, and leaves alone for a minute what is lost. GPM would tell of PCIe in a better way."""
+    return host.source(host.section(retry=60.0, gpm=call != "nvmlDeviceGetPcieThroughput"))
+
+
+async def healed(at: NvmlSource, call: str, whole: host.Numbers, of_gpu: dict[int, set[int] | None], code: int) -> NvmlSource:
+    """The source after the error is over, which has everything again: a new one, where it was told that it is for good."""
+    at._next_try_s = at._next_revival_s = 0.0
+    if code in FOR_GOOD:
         await at.close()
-        gpus.fail(call, code, gpu=0)
-        at = host.source(host.section(retry=60.0))
+        at = source_for(call)
+    found = await host.until(at, lambda found: lasting(found).keys() >= lasting(whole).keys())
+    assert lasting(found) == lasting(whole)
+    assert {gpu: pids(at, gpu) for gpu in range(GPUS)} == of_gpu
+    return at
+
+
+@pytest.mark.parametrize("call", [*CALLS, *OF_ALL_GPUS])
+async def test_any_error_on_any_call_spoils_nothing_else_and_is_over_when_it_is(
+    gpus: Controller, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """GPU 0 answers one call with each error in turn; GPU 1 must not notice, nothing may be made up, and nothing stays away."""
+    caplog.set_level(logging.ERROR)
+    prepare(gpus, call)
+    asked = gpus.calls(call)
+    at = source_for(call)
+    await host.look(at)
+    await asyncio.sleep(0.11)  # GPM's least interval
+    whole = await host.look(at)
+    assert gpus.calls(call) > asked, "it is not asked for at all"
+    of_gpu = {gpu: pids(at, gpu) for gpu in range(GPUS)}
+    await at.close()
+    of_one = None if call in OF_ALL_GPUS else 0
+    for code in CODES:
+        gpus.fail(call, code, gpu=of_one)
+        at = source_for(call)
         for _ in range(2):
             found = await host.look(at)
         reasons = host.up(found)
-        assert reasons["1"] == ""
+        assert reasons["1"] == "" or of_one is None
         assert code not in LOST or reasons["0"] in ("lost", "reset_required", ""), (call, code)
-        for key, value in found.items():
-            assert key[0] in CATALOGUE
-            if "0" in key[1:] and key in whole and not key[0].endswith("_total") and "per_second" not in key[0]:
+        assert pids(at, 1) == of_gpu[1] or of_one is None
+        assert (pids(at, 0) or set()) <= (of_gpu[0] or set())
+        assert {key[0] for key in found} <= CATALOGUE.keys()
+        for key, value in lasting(found).items():
+            if "0" in key[1:] and key in whole:
                 # What is there is what it was: nothing became 0 for want of an answer.
-                assert value == whole[key] or key[0] in ("aie_gpu_memory_used_bytes", "aie_gpu_up"), (
-                    call,
-                    code,
-                    key,
-                )
-        gpus.fail(call, 0, gpu=0)
+                assert value == whole[key] or key[0] in ("aie_gpu_memory_used_bytes", "aie_gpu_up"), (call, code, key)
+        gpus.fail(call, 0, gpu=of_one)
+        at = await healed(at, call, whole, of_gpu, code)
         await at.close()
     assert not caplog.records, [record.getMessage() for record in caplog.records]
 

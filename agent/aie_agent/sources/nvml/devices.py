@@ -15,7 +15,8 @@ _NODE_WORDS: Final = 4  # 256 NUMA nodes
 
 class Identity(NamedTuple):
     """`pci_bus_id` as nvidia-smi writes it; `architecture` and `numa_node` are None where neither driver nor kernel tell, and
-    `minor`, the number of the GPU's file in /dev, where the driver does not. `uuid` is "" of a GPU that NVML never showed."""
+    `minor`, the number of the GPU's file in /dev, where the driver does not. `uuid` is "" of a GPU that NVML never showed.
+    `is_partial` is whether something could not be told now that may be told the next time."""
 
     uuid: str
     name: str
@@ -23,6 +24,7 @@ class Identity(NamedTuple):
     architecture: str | None
     numa_node: int | None
     minor: int | None = None
+    is_partial: bool = False
 
 
 def identify(door: Door, device: Device) -> Identity | Absent:
@@ -30,19 +32,23 @@ def identify(door: Door, device: Device) -> Identity | Absent:
     uuid = door.query("nvmlDeviceGetUUID", device)
     if isinstance(uuid, Absent):
         return uuid
-    name = _text(door.query("nvmlDeviceGetName", device))
-    pci = door.query("nvmlDeviceGetPciInfo", device)
+    name, pci = door.query("nvmlDeviceGetName", device), door.query("nvmlDeviceGetPciInfo", device)
     bus = "" if isinstance(pci, Absent) else _text(pci.busId)
-    minor = number(door.query("nvmlDeviceGetMinorNumber", device))
+    architecture = door.query("nvmlDeviceGetArchitecture", device)
+    node = _numa_node(door, device, bus)
+    minor = door.query("nvmlDeviceGetMinorNumber", device)
     if device.gone is not None:
         return Absent(device.gone)
+    answers = (name, pci, architecture, node, minor)
+    plain_minor = number(minor)
     return Identity(
         uuid=_text(uuid),
-        name=name,
+        name=_text(name),
         pci_bus_id=bus,
-        architecture=_architecture(door, device),
-        numa_node=_numa_node(door, device, bus),
-        minor=None if isinstance(minor, Absent) else int(minor),
+        architecture=_architecture(door.nvml, architecture),
+        numa_node=None if isinstance(node, Absent) else node,
+        minor=None if isinstance(plain_minor, Absent) else int(plain_minor),
+        is_partial=any(isinstance(answer, Absent) and not answer.is_for_good for answer in answers),
     )
 
 
@@ -55,15 +61,14 @@ def _text(value: object) -> str:
     return "" if isinstance(value, Absent) else str(value)
 
 
-def _architecture(door: Door, device: Device) -> str | None:
-    number = door.query("nvmlDeviceGetArchitecture", device)
+def _architecture(nvml: Any, answer: int | Absent) -> str | None:
     prefix = "NVML_DEVICE_ARCH_"
-    names = {getattr(door.nvml, name): name.removeprefix(prefix) for name in dir(door.nvml) if name.startswith(prefix)}
-    found = None if isinstance(number, Absent) else names.get(number)
+    names = {getattr(nvml, name): name.removeprefix(prefix) for name in dir(nvml) if name.startswith(prefix)}
+    found = None if isinstance(answer, Absent) else names.get(answer)
     return None if found in (None, "UNKNOWN") else found.capitalize()
 
 
-def _numa_node(door: Door, device: Device, bus: str) -> int | None:
+def _numa_node(door: Door, device: Device, bus: str) -> int | Absent | None:
     """Of the host, as the kernel has it; else the first node that NVML calls near. -1 in sysfs is none."""
     try:
         node = int((_PCI_DEVICES / sysfs_name(bus_id(bus) or "") / "numa_node").read_text())
@@ -73,5 +78,5 @@ def _numa_node(door: Door, device: Device, bus: str) -> int | None:
         return node
     words = door.query("nvmlDeviceGetMemoryAffinity", device, _NODE_WORDS, _NODE_SCOPE)
     if isinstance(words, Absent):
-        return None
+        return words
     return next((64 * place + (word & -word).bit_length() - 1 for place, word in enumerate(words) if word), None)

@@ -153,14 +153,19 @@ class GpuReader:
         if self.device.gone is not None:
             return Absent(self.device.gone)
         if self.identity is None:
-            found = identify(self._door, self.device)
+            found = self._identify(self.device)
             if isinstance(found, Absent):
                 return found
+            self._prepare(self.device)
+        return None
+
+    def _identify(self, device: Device) -> Identity | Absent:
+        found = identify(self._door, device)
+        if not isinstance(found, Absent):
             self.identity = found
             bus = bus_id(found.pci_bus_id)
             self._slot = None if bus is None else read_slot(bus)
-            self._prepare(self.device)
-        return None
+        return found
 
     def _prepare(self, device: Device) -> None:
         self._links = link_count(self._door, device)
@@ -231,6 +236,8 @@ class GpuReader:
         """For what changes now and then: MIG, and with it what the GPU supports. And for what it has not told yet."""
         assert self.device is not None
         self._look_for_gpm(self.device)
+        if self.identity is not None and self.identity.is_partial:
+            self._identify(self.device)
         if isinstance(self._links, Absent):
             self._links = link_count(self._door, self.device)
             self._planned_for = None
