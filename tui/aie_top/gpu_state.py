@@ -66,10 +66,11 @@ def orphans(gpu: Gpu) -> list[GpuProcess]:
 
 
 def _not_up(gpu: Gpu, xids: Sequence[Condition]) -> Iterator[Condition]:
-    """Its XIDs are why, not one more thing that is wrong."""
+    """Its XIDs are why, not one more thing that is wrong. One that was given back on request is not lost."""
     word = gpu_words.not_up(gpu.reason)
     why = "; ".join(f"{one.words}, {one.detail}" for one in xids)
-    yield Condition(word.severity, "gpu_lost", word.short, f"{word.short}: {word.words}", why, word.do, gpu.not_up_since_s)
+    cause = "gpu_released" if gpu.reason == "released" else "gpu_lost"
+    yield Condition(word.severity, cause, word.short, f"{word.short}: {word.words}", why, word.do, gpu.not_up_since_s)
 
 
 def _clocks(gpu: Gpu) -> Iterator[Condition]:

@@ -12,7 +12,8 @@ from aie_agent.config import parse
 
 async def test_who_reads_that_the_agent_is_ready_finds_its_statsd_socket(tmp_path: Path) -> None:
     path = tmp_path / "statsd.sock"
-    config = parse({"api": {"listen": "127.0.0.1:0"}, "statsd": {"unix": str(path), "udp": "off"}, "bpf": {"enabled": False}}, "test")
+    statsd = {"unix": str(path), "udp": "off"}
+    config = parse({"api": {"listen": "127.0.0.1:0"}, "statsd": statsd, "bpf": {"enabled": False}}, "test")
     stop = asyncio.Event()
     ports: list[int] = []
 

@@ -227,7 +227,10 @@ def test_those_that_do_not_answer_are_counted_by_why_with_the_mark_that_it_has()
 def test_gpus_that_were_given_back_bring_no_red() -> None:
     lines = gpu_lines(frame_of(*(gpus.lost(at, reason="released", xids={}) for at in range(8))), View(), Place(120, 10))
     assert not [span for line in lines for span in line.spans if span.tone in ("bad", "warn") or "✖" in span.text]
-    assert "· GIVEN BACK" in page(gpus.lost(0, reason="released", xids={}))
+    given_back = gpus.lost(0, reason="released", xids={})
+    assert "· GIVEN BACK" in page(given_back)
+    (one,) = conditions(given_back)
+    assert (one.cause, one.severity) == ("gpu_released", "info")
 
 
 def test_the_sum_is_of_those_that_answer() -> None:
