@@ -38,11 +38,11 @@ _OTHERS: Final = LineSpec(
 
 @dataclass(slots=True)
 class _Engine:
-    """What is remembered of one engine. `held` is what probes see it hold, by module and by size; `held_before` that of when nothing
-    was wrong."""
+    """What is remembered of one engine. `held` is what probes see it hold, by module and by size; `held_before` that of when
+    nothing was wrong."""
 
     account: Account
-    identity: Identity = Identity()
+    identity: Identity = field(default_factory=Identity)
     watches: dict[str, Watch] = field(default_factory=dict)
     free: dict[str, float | None] = field(default_factory=dict)
     requests_per_s: float | None = None
@@ -74,7 +74,7 @@ class LeakAnalyser:
 
     def observe(self, view: View, now_s: float) -> None:
         """Takes a sample of each engine and device, every `sample_s`."""
-        if now_s < self._next_s:
+        if now_s < self._next_s:  # as `Watch.add` has it, but nothing is read in vain
             return
         self._next_s = now_s + self._settings.sample_s
         for engine in view.engines:

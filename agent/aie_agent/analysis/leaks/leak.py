@@ -34,7 +34,8 @@ class Line:
         self.origin_s = origin_s
         self.standing: Standing = NOTHING
         self.past: list[Past] = []
-        self.judged = False
+        self._judged = False
+        self._looks = self._quiet_looks = 0  # of the fast lane
         self._bins: list[Bin] = []
         self._cells: list[Cell] = []  # of the bin that is not complete
         self._fast: list[Cell] = []
@@ -72,6 +73,11 @@ class Line:
         self._close_cell()
         if len(self._cells) > CELLS_PER_BIN // 2:
             self._close_bin()
+
+    @property
+    def judged(self) -> bool:
+        """Whether it was seen for long enough to say what it is: for twelve hours, or, where it is quiet, 40 minutes."""
+        return self._judged or self._quiet_looks * 2 > self._looks
 
     @property
     def level(self) -> Level:
@@ -149,7 +155,8 @@ class Line:
         if len(self._fast) < FAST_CELLS:
             return
         lows = [each.low.adjusted(self._by) for each in self._fast]
-        self.judged = self.judged or is_quiet(lows, self._settings)
+        self._looks += 1
+        self._quiet_looks += is_quiet(lows, self._settings)
         first, last = self._fast[0], self._fast[-1]
         older = (each for each in self._bins if (each.number + 1) * CELLS_PER_BIN <= first.number)
         slope = fast_rise(lows, max((each.high_bytes for each in older), default=-math.inf), self._settings)
@@ -179,7 +186,7 @@ class Line:
         found = None
         for tier in TIERS:
             result = rise(self._bins, tier, self._by, self._settings)
-            self.judged = self.judged or (result is not None and not tier.sudden)
+            self._judged = self._judged or (result is not None and not tier.sudden)
             if found is None and result is not None and not isinstance(result, str):
                 found = (tier, result)
         if found is not None:
@@ -200,7 +207,7 @@ class Line:
         """Its state as plain numbers: about 3 KB a day."""
         return {
             "origin_s": self.origin_s,
-            "judged": self.judged,
+            "judged": [self._judged, self._looks, self._quiet_looks],
             "standing": self.standing.dump(),
             "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
             "bins": [_rounded(each.number, *each.low, *each[2:]) for each in self._bins],
@@ -214,7 +221,8 @@ class Line:
     def restored(cls, state: Mapping[str, Any], settings: LeakSettings) -> Line:
         """What `dump` gave. Raises ValueError, TypeError or KeyError for anything else."""
         line = cls(settings, float(state["origin_s"]))
-        line.judged = bool(state["judged"])
+        judged, looks, quiet_looks = state["judged"]
+        line._judged, line._looks, line._quiet_looks = bool(judged), int(looks), int(quiet_looks)
         line.standing = Standing.restored(state["standing"])
         line.past = [Past(str(how), Standing.restored(standing), float(until_s)) for how, standing, until_s in state["past"]]
         line._bins = [_bin(each) for each in state["bins"]]

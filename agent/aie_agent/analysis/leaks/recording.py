@@ -14,7 +14,6 @@ from aie_agent.analysis.leaks.lines import Sample
 REQUIRED: Final = ("time_s", "physical_bytes")
 OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "event")
 _SIZES: Final[tuple[str, ...]] = ("physical_bytes", "allocated_bytes", "reserved_bytes")
-_MORE: Final[tuple[str, ...]] = ("load", "cache_bytes")
 COLUMNS: Final = REQUIRED + OPTIONAL
 
 _MOST_BACK_STEPS: Final = 3
@@ -97,21 +96,22 @@ def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sa
     seen.columns = tuple(names)
     at = {column: names.index(column) for column in names}
     width = len(names)
-    numbers = [(column, at[column]) for column in _SIZES if column in at]
-    more = [(column, at[column]) for column in _MORE if column in at]
+    absent = sum(column not in at for column in _SIZES)
     time_at, event_at = at["time_s"], at.get("event")
+    sizes = [at.get(column) for column in _SIZES]
+    load_at, cache_at = at.get("load"), at.get("cache_bytes")
+
+    def number(row: list[str], index: int | None) -> float | None:
+        return None if index is None else _number(row[index], names[index])
 
     def make(row: list[str]) -> Sample:
         if len(row) != width:
             raise ValueError(f"expected {width} cells, got {len(row)}")
-        values: dict[str, float | None] = {}
-        for column, index in numbers:
-            values[column] = value = _number(row[index], column)
-            if value is None:
-                seen.missing += 1
-        for column, index in more:
-            values[column] = _number(row[index], column)
-        return Sample(_time(row[time_at]), **values, event="" if event_at is None else row[event_at].strip())
+        physical, allocated, reserved = (number(row, index) for index in sizes)
+        seen.missing += (physical, allocated, reserved).count(None) - absent
+        event = "" if event_at is None else row[event_at].strip()
+        load, cache = number(row, load_at), number(row, cache_at)
+        return Sample(_time(row[time_at]), physical, allocated, reserved, None, load, cache, None, event)
 
     return make
 

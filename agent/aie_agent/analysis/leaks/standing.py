@@ -115,7 +115,7 @@ def after_bin(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: Lea
 
 def _has_stopped(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings) -> bool:
     tier = next(each for each in TIERS if each.name == standing.tier)
-    blocks = 3 if tier.level == "suspect" else tier.blocks
+    tier, blocks = (tier, 3) if tier.level == "suspect" else (tier if tier.sudden else TIERS[0], tier.blocks)
     floors = block_floors(bins, tier.bins, blocks, by)
     if floors is None:
         return False

@@ -22,26 +22,26 @@ _KV_CAPACITY: Final = "aie_engine_kv_capacity_tokens"
 
 _ADVICE: Final[dict[LeakClass, str]] = {
     "live_tensors": (
-        "Something in Python keeps tensors alive. See who asks for them (`aie-agent stacks --engine {subject} --kind memory`, as root);"
-        " compare two of torch's memory snapshots (torch.cuda.memory._record_memory_history) that lie some requests apart: lists, caches"
-        " without a limit, requests that were aborted. Restart it before the memory is full."
+        "Something in Python keeps tensors alive. See who asks for them (`aie-agent stacks --engine {subject} --kind memory`, as"
+        " root); compare two of torch's memory snapshots (torch.cuda.memory._record_memory_history) that lie some requests apart:"
+        " lists, caches without a limit, requests that were aborted. Restart it before the memory is full."
     ),
     "fragmentation": (
         "The allocator cannot reuse what is freed. PYTORCH_ALLOC_CONF=expandable_segments:True (not beside vLLM's sleep mode), or"
         " max_split_size_mb; fewer different sizes (bucketed lengths). empty_cache() at idle gives back what is whole."
     ),
     "outside_allocator": (
-        "It is none of the allocator's: NCCL communicators, cuBLAS and cuDNN handles, captured graphs, IPC maps; on a CPU Python objects,"
-        " native heap or mappings. On a CPU compare tracemalloc snapshots; if Python is flat, use bcc's memleak or jemalloc's profile."
-        " Retention is no leak: malloc_trim(0) gives it back."
+        "It is none of the allocator's: NCCL communicators, cuBLAS and cuDNN handles, captured graphs, IPC maps; on a CPU Python"
+        " objects, native heap or mappings. On a CPU compare tracemalloc snapshots; if Python is flat, use bcc's memleak or"
+        " jemalloc's profile. Retention is no leak: malloc_trim(0) gives it back."
     ),
     "another_process": "It is not the engine: see which process it is (`nvidia-smi`), and move or restart that one.",
     "kv_accounting": (
         "Blocks of the KV cache are not given back: look at aborted and retracted requests. Restarting the engine frees them."
     ),
     "unknown": (
-        "Have the engine tell what its allocator holds (aie_hooks' AllocatorHook), so that it is seen where the memory goes. Restart it"
-        " before the memory is full."
+        "Have the engine tell what its allocator holds (aie_hooks' AllocatorHook), so that one sees where the memory goes. Restart"
+        " it before the memory is full."
     ),
 }
 _PLAIN_ADVICE: Final = "Restart it before the memory is full."

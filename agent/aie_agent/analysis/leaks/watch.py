@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -61,12 +62,15 @@ class Watch:
         self._first_request_s: float | None = None
         self._requests_before: float | None = None
         self._base_bytes: float | None = None
-        self._next_cell_s = 0.0
+        self._next_s = self._next_cell_s = -math.inf
         self._load = self._cache = 0.0
         self._last = Sample(0.0)
 
     def add(self, sample: Sample) -> None:
-        """Takes a sample. Times must not go back."""
+        """Takes a sample, if the last one lies `sample_s` back: more of them tell no more. Times must not go back."""
+        if sample.time_s < self._next_s and not sample.event:
+            return
+        self._next_s = sample.time_s + self._settings.sample_s
         if sample.event and restarts_warm_up(sample.event):
             self.restart()
         elif sample.event and gives_back(sample.event):
