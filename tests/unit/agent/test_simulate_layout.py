@@ -12,6 +12,7 @@ import pynvml as nvml
 import pytest
 
 from aie_agent.simulate import build, layout
+from aie_agent.sources.nvml.library import is_loaded
 from tests.fakes.stand_in import needs_compiler
 
 pytestmark = needs_compiler
@@ -112,6 +113,7 @@ def test_the_lists_fit_into_the_state_file() -> None:
 
 @pytest.mark.parametrize("driver", [418, 470, 535, 580])
 def test_a_driver_exports_its_symbols_and_no_others(driver: int) -> None:
+    was_loaded = is_loaded()
     library = ctypes.CDLL(str(build.library(driver)), mode=ctypes.RTLD_LOCAL)
     try:
         exported = {function.name for function in layout.FUNCTIONS if hasattr(library, function.name)}
@@ -120,6 +122,7 @@ def test_a_driver_exports_its_symbols_and_no_others(driver: int) -> None:
     finally:
         # Of libraries with one SONAME the process keeps the first: it would be the driver of every test to come.
         _ctypes.dlclose(library._handle)
+    assert is_loaded() == was_loaded
 
 
 def test_it_is_named_as_the_drivers_library_is() -> None:
