@@ -80,7 +80,7 @@ class ValueRecorder:
     def write(self) -> None:
         """Appends what was noted. May block: to be called in a worker thread."""
         try:
-            for recording in self._recordings.values():
+            for recording in self._recordings.values() if self.is_on else ():
                 recording.write()
         except OSError as error:
             log.warning("drift.record: %s: %s: nothing is recorded", error.filename, error.strerror)

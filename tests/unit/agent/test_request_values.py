@@ -1,4 +1,4 @@
-"""Single values beside their histograms, kept and bounded; what is recorded of them; and the file that is there while they alarm."""
+"""Single values beside their histograms, kept and bounded; what is recorded of them; and the file that is there during an alarm."""
 
 from __future__ import annotations
 
