@@ -79,14 +79,17 @@ _BROKEN: Final = frozenset({"engine_hung", "engine_down", "error_rate"})
 
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "oom_killed": frozenset({"engine_down"}),
+    # What lingers is not so any more once no process is left.
+    "engine_down": frozenset({"queue_saturation", "client_flood", "kv_preemption", "prefill_interference", "tokenizer_bound"}),
     "cuda_oom": frozenset({"engine_down", "error_rate"}),
     "out_of_memory": frozenset({"error_rate"}),
     "engine_hung": frozenset(
         {"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate", "agent_blind"}
     ),
-    "cpu_fallback": frozenset({"queue_saturation", "client_flood", "prefill_interference"}),
+    "engine_stopped": frozenset({"queue_saturation", "client_flood", "error_rate"}),
+    "cpu_fallback": _SLOW | {"client_flood"},
     "client_flood": frozenset({"queue_saturation", "tokenizer_bound"}),
-    "kv_preemption": frozenset({"queue_saturation", "prefill_interference"}),
+    "kv_preemption": _SLOW,
     "cache_hit_collapse": frozenset({"queue_saturation"}),
     # A collection, or a tokenizer in Python, holds the interpreter lock that the others wait for; a lock around the tokenizer is
     # what its callers wait for.
@@ -94,10 +97,9 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "tokenizer_bound": frozenset({"gil_contention"}),
     "lock_contention": frozenset({"tokenizer_bound"}),
     "gil_contention": frozenset({"prefill_interference"}),
-    "cpu_starved": frozenset({"queue_saturation", "tokenizer_bound", "prefill_interference"}),
+    "cpu_starved": _SLOW | {"tokenizer_bound"},
     # Threads that wait for a lock sleep: that none gets a CPU makes their wait longer, and does not begin it.
-    "cpu_throttled": frozenset({"cpu_starved"}),
-    "cpu_steal": frozenset({"cpu_starved"}),
+    **dict.fromkeys(("cpu_throttled", "cpu_steal"), _SLOW | {"cpu_starved", "tokenizer_bound"}),
     "swapping": frozenset({"page_faults", "disk_stall"}),
     "page_faults": frozenset({"disk_stall"}),
     "host_memory_low": frozenset({"swapping", "page_faults"}),

@@ -32,7 +32,7 @@ from aie_telemetry.api import Evidence, Finding
 CAUSE: Final = "queue_saturation"
 QUEUE: Final = "aie_engine_queue_seconds"
 
-HELD_S: Final = 10.0
+HELD_S: Final = 8.0
 WAIT_S: Final = 0.5
 SHARE: Final = 0.5
 LEAST: Final = 5
@@ -84,9 +84,9 @@ def _of_waits(view: View, engine: str, now_s: float) -> Evidence | None:
     wait_s, most_s = sample.seen.quantile(0.5), first_token.quantile(0.5) if first_token is not None else 0.0
     if wait_s < WAIT_S or wait_s < SHARE * most_s:
         return None
-    of = f", of {seconds(most_s)} to the first token" if most_s else ""
-    limits = f"limits {seconds(WAIT_S)} and {SHARE:.0%}"
-    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(wait_s)} or more{of} ({limits})"
+    first = f"; half got their first token within {seconds(most_s)}" if most_s else ""
+    limits = f"limits {seconds(WAIT_S)}, and {SHARE:.0%} of that"
+    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(wait_s)} or more{first} ({limits})"
     return Evidence(text=text, metric=QUEUE)
 
 
