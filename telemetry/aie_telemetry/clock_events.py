@@ -25,6 +25,19 @@ _POWER_CAP: Final = (
 )
 _COOL: Final = "Look at fans, air flow and the temperature of the room; a neighbour that is as hot points to the rack."
 
+FINDINGS: Final[dict[str, str]] = {
+    "hw_thermal": "gpu_thermal",
+    "sw_thermal": "gpu_thermal",
+    "hw_power_brake": "gpu_power_brake",
+    "hw_slowdown": "gpu_slowed",
+    "reliability": "gpu_slowed",
+    "board_limit": "gpu_slowed",
+    "sync_boost": "gpu_slowed",
+    "other": "gpu_slowed",
+    "sw_power_cap": "gpu_power_cap",
+}
+"""The cause of the agent's finding about it, the worst first. What is missing is not wrong."""
+
 CLOCK_EVENTS: Final[dict[str, ClockEvent]] = {
     "hw_thermal": ClockEvent("warning", "hot (hw)", "too hot: the hardware halves its clocks, or worse", _COOL),
     "sw_thermal": ClockEvent("warning", "hot", "near its heat limit: the driver lowers its clocks", _COOL),

@@ -7,6 +7,7 @@ from typing import Final
 
 from aie_telemetry.api import Event, Severity, Snapshot
 from aie_top import format as fmt
+from aie_top.finding_rows import told
 from aie_top.rows import ProblemRow
 
 SHOWN_S: Final = 600.0
@@ -16,6 +17,9 @@ FINDING_EVENT: Final = "finding"
 """One that came or went: its summary says all, and one that is there stands among the findings."""
 
 _SEVERITIES: Final[dict[str, Severity]] = {"oom": "warning", "oom_kill": "warning"}
+
+# Events that the agent has findings for, as long as these stand there.
+_TOLD_BY: Final = {"oom": ("cuda_oom", "out_of_memory"), "oom_kill": ("oom_killed",)}
 
 # What decides why memory ran out, in the order in which one asks.
 _FIRST: Final = (
@@ -43,7 +47,14 @@ def event_rows(snapshot: Snapshot) -> Iterator[ProblemRow]:
     XIDs of GPUs that are shown stand among what is wrong with the GPUs.
     """
     shown = {XID_EVENT} if snapshot.gpus else set()
-    recent = [event for event in snapshot.events if snapshot.time_s - event.time_s <= SHOWN_S and event.kind not in shown]
+    by_findings = {kind: told(snapshot, *causes) for kind, causes in _TOLD_BY.items()}
+    recent = [
+        event
+        for event in snapshot.events
+        if snapshot.time_s - event.time_s <= SHOWN_S
+        and event.kind not in shown
+        and event.engine not in by_findings.get(event.kind, ())
+    ]
     groups: dict[tuple[str, str, object], list[Event]] = {}
     for event in recent:
         if not _is_begun(event):

@@ -97,4 +97,6 @@ def _told(snapshot: Snapshot) -> set[tuple[str, int]]:
 
 
 def _is_told(cause: str, gpu: Gpu, told: set[tuple[str, int]]) -> bool:
-    return any(index == gpu.index and by_agent.startswith(cause) for by_agent, index in told)
+    return any(
+        index == gpu.index and (by_agent == cause or (cause == XID and by_agent.startswith(XID))) for by_agent, index in told
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from aie_telemetry import clock_events
 from aie_telemetry.api import Event, Gpu, GpuFault, GpuProcess, Severity
 from aie_top import format as fmt
 from aie_top import gpu_words
@@ -20,8 +21,8 @@ _RANK: Final[dict[Severity | None, int]] = {"critical": 0, "warning": 1, "info":
 class Condition(NamedTuple):
     """`severity` None: worth a word, not wrong. `detail` is what only this GPU has of it: numbers, names.
 
-    `cause` is what a finding of the agent for the same thing begins with; `time_s` is when it happened or began, where that is
-    known, in the time of the snapshot.
+    `cause` is that of a finding of the agent for the same thing (of XIDs, what it begins with); `time_s` is when it happened or
+    began, where that is known, in the time of the snapshot.
     """
 
     severity: Severity | None
@@ -81,7 +82,9 @@ def _clocks(gpu: Gpu) -> Iterator[Condition]:
             word = gpu_words.clock_event(name)
             detail = ", ".join(part for part in (_clock(gpu), _heat(gpu), _power(gpu)) if part)
             since_s = gpu.clock_events_since_s.get(name)
-            yield Condition(word.severity, "gpu_throttled", word.short, word.words, detail, word.do, since_s)
+            yield Condition(
+                word.severity, clock_events.FINDINGS.get(name, "gpu_slowed"), word.short, word.words, detail, word.do, since_s
+            )
 
 
 def _faults(gpu: Gpu) -> Iterator[Condition]:

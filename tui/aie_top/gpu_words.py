@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from aie_telemetry import clock_events
+from aie_telemetry import clock_events, gpu_states
 from aie_telemetry.api import Severity
 from aie_telemetry.xids import BY_NUMBER
 
@@ -22,36 +22,7 @@ class Words(NamedTuple):
 CLOCK_EVENTS: Final = {name: Words(*event) for name, event in clock_events.CLOCK_EVENTS.items()}
 
 # By the reasons of aie_gpu_up.
-NOT_UP: Final[dict[str, Words]] = {
-    "lost": Words(
-        "critical",
-        "LOST",
-        "it fell off the bus, or cannot be reached",
-        "Look for XIDs in `dmesg`; reset the GPU, or reboot; if it happens again, reseat or replace the board.",
-    ),
-    "reset_required": Words(
-        "critical", "RESET", "it works again only after a reset", "Stop what uses it, then `nvidia-smi --gpu-reset`, or reboot."
-    ),
-    "hung": Words(
-        "critical",
-        "HUNG",
-        "the driver does not answer about it",
-        "Look at `dmesg` for XIDs 119 and 120; often a reboot is needed.",
-    ),
-    "released": Words(
-        "info",
-        "GIVEN BACK",
-        "the agent let go of the driver, as SIGUSR1 asked, so that it can be changed",
-        "SIGUSR1 again takes it at once; else it comes back by itself.",
-    ),
-    "closed": Words(
-        "critical",
-        "NO DRIVER",
-        "the driver cannot be asked about any GPU",
-        "The state of the source nvml says why, and `aie-agent check` on that host.",
-    ),
-    "error": Words("critical", "ERROR", "the driver answers with an error", "`aie-agent check` on that host has the error's text."),
-}
+NOT_UP: Final = {name: Words(*state) for name, state in gpu_states.NOT_UP.items()}
 
 # By the causes of api.GpuFault, in a table's cell; the sentence is the agent's.
 FAULTS: Final[dict[str, str]] = {

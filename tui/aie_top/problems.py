@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from aie_telemetry.api import Engine, Finding, Severity, Snapshot, Source
+from aie_telemetry.api import Engine, Severity, Snapshot, Source
 from aie_top import format as fmt
 from aie_top.events import event_rows
+from aie_top.finding_rows import RANK, finding_rows, told
 from aie_top.gpu_problems import gpu_problems
 from aie_top.rows import AgentState, ProblemRow
-
-_RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
-
 
 OLD_NEWS_S: Final = 600.0
 """An engine that is down for so long is down on purpose, or everybody knows."""
 REMEMBERED_S: Final = 240.0
 """For so long the agent surely knows what ran in an engine that is gone: its `store.retention`, less a little."""
+_AGENT: Final = "agent"
+"""The subject of the finding that it dropped something."""
 _DOWN_ADVICE: Final = (
     "Restart it; its own log, and the kernel's (`dmesg`), say how it ended. If it is gone for good, the agent forgets it after an"
     " hour, one that is configured when it is taken out there."
@@ -29,14 +29,14 @@ def problems_of(states: Sequence[AgentState], stale: Mapping[str, float | None])
     newest first. `stale`: ages by agent's label."""
     snapshots = [state.snapshot for state in states if state.snapshot is not None]
     lost = [row for state in states for row in _connection(state, stale[state.label])]
-    found = [_finding(finding, one.host.hostname, one.time_s) for one in snapshots for finding in one.findings]
+    found = [row for one in snapshots for row in finding_rows(one)]
     rest = [row for one in snapshots for row in _of_one(one)]
-    return sorted([*lost, *_newest_first(found), *_newest_first(rest)], key=lambda row: _RANK[row.severity])
+    return sorted([*lost, *_newest_first(found), *_newest_first(rest)], key=lambda row: RANK[row.severity])
 
 
 def hung_engines(snapshot: Snapshot) -> frozenset[str]:
     """The engines of which the agent says that they hang."""
-    return frozenset(finding.subject for finding in snapshot.findings if finding.cause == "engine_hung")
+    return told(snapshot, "engine_hung")
 
 
 def engine_of(subject: str) -> str:
@@ -49,7 +49,7 @@ def _newest_first(rows: Iterable[ProblemRow]) -> list[ProblemRow]:
 
 
 def count_by_severity(rows: Iterable[ProblemRow]) -> dict[Severity, int]:
-    counts: dict[Severity, int] = dict.fromkeys(_RANK, 0)
+    counts: dict[Severity, int] = dict.fromkeys(RANK, 0)
     for row in rows:
         counts[row.severity] += 1
     return counts
@@ -61,12 +61,16 @@ def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     yield from gpu_problems(snapshot)
     yield from (_engine_unseen(engine, host) for engine in snapshot.engines if engine.state != "down" and _unseen(engine))
     lost = {engine.name: engine for engine in snapshot.engines if engine.state == "down"}
-    yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values())
+    ended = told(snapshot, "engine_down", "oom_killed")
+    yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values() if engine.name not in ended)
     # That the page of an engine that is down, or hangs, does not answer is no second problem.
     explained = {f"scrape:{name}" for name in (*lost, *hung_engines(snapshot))}
+    blind = told(snapshot, "agent_blind")
+    explained |= {source.name for source in snapshot.sources if engine_of(source.name) in blind}
     down = [source for source in snapshot.sources if source.state == "down" and source.name not in explained]
     yield from (_source_down(source, host, snapshot.time_s, advise=at == 0) for at, source in enumerate(down))
-    yield from _drops(snapshot, host)
+    if _AGENT not in blind:
+        yield from _drops(snapshot, host)
 
 
 def _connection(state: AgentState, stale_s: float | None) -> Iterator[ProblemRow]:
@@ -84,22 +88,6 @@ def _connection(state: AgentState, stale_s: float | None) -> Iterator[ProblemRow
             summary=f"agent at {state.label} sent nothing for {fmt.age(stale_s)}",
             age_s=stale_s,
         )
-
-
-def _finding(finding: Finding, host: str, time_s: float) -> ProblemRow:
-    return ProblemRow(
-        severity=finding.severity,
-        summary=finding.summary or finding.cause,
-        subject=finding.subject,
-        host=host,
-        age_s=max(time_s - finding.since_s, 0.0),
-        why=tuple(f"{evidence.text} ({evidence.metric})" for evidence in finding.evidence),
-        advice=finding.advice,
-        runbook=finding.runbook,
-        confidence=finding.confidence,
-        not_visible=finding.not_visible,
-        changes=finding.changes,
-    )
 
 
 def _engine_down(engine: Engine, host: str, time_s: float) -> ProblemRow:

@@ -27,7 +27,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of "what is wrong". `why` and `advice` are sentences; `age_s` is since when."""
+    """One line of "what is wrong". `why`, `advice` and `explains`, what else is wrong because of it, are sentences; `age_s` is
+    since when."""
 
     severity: Severity
     summary: str
@@ -40,6 +41,7 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None
     not_visible: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
 
 
 class EngineRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from fakes.cause_world import BEGIN_S, CauseWorld
 from aie_agent.analysis.causes import OF_SUBJECTS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import ProcessState
-from aie_agent.analysis.gpu_causes.clocks import CAUSES, gpu_clocks, gpu_power_cap
+from aie_agent.analysis.gpu_causes.clocks import gpu_clocks, gpu_power_cap
 from aie_agent.analysis.gpu_causes.faults import FAULTS, gpu_faults
 from aie_agent.analysis.gpu_causes.lost import XID_FAMILIES, gpu_lost, gpu_xids
 from aie_agent.analysis.gpu_causes.numa import numa_misplaced
@@ -25,7 +25,7 @@ from aie_agent.sources.numa import numa_nodes
 from aie_agent.sources.procfs_text import cpu_list, cpus_allowed
 from aie_telemetry.api import Finding, Gpu, GpuFault
 from aie_telemetry.catalogue import CATALOGUE
-from aie_telemetry.clock_events import CLOCK_EVENTS
+from aie_telemetry.clock_events import CLOCK_EVENTS, FINDINGS
 from aie_telemetry.xids import XIDS
 
 RUNNING = "aie_engine_requests_running engine=e"
@@ -70,10 +70,10 @@ class TestFaults:
 
 
 class TestClocks:
-    @pytest.mark.parametrize("reason", CAUSES)
+    @pytest.mark.parametrize("reason", [name for name, event in CLOCK_EVENTS.items() if event.severity is not None])
     def test_a_reason_that_holds(self, reason: str) -> None:
         world = CauseWorld(gpus=[held(reason, 6.0)])
-        assert causes(world.subjects(gpu_clocks)) == [(CAUSES[reason], "gpu0", CLOCK_EVENTS[reason].severity)]
+        assert causes(world.subjects(gpu_clocks)) == [(FINDINGS[reason], "gpu0", CLOCK_EVENTS[reason].severity)]
         (found,) = world.subjects(gpu_clocks)
         assert found.summary == f"GPU 0: {CLOCK_EVENTS[reason].words}"
         assert found.evidence[0].text == f"the driver gives {reason} as the reason for 6 s (limit 5 s)"

@@ -86,6 +86,7 @@ def problem_page(row: ProblemRow, width: int) -> list[Line]:
     mark, tone = MARKS[row.severity]
     sections: Sequence[tuple[str, Sequence[str]]] = (
         ("WHY", row.why),
+        ("WHAT IT EXPLAINS", row.explains),
         ("WHAT TO DO", (row.advice,) if row.advice else ()),
         ("WHAT CHANGED JUST BEFORE", row.changes),
         ("WHAT THE AGENT COULD NOT SEE", row.not_visible),

@@ -104,8 +104,11 @@ def _details(row: ProblemRow, indent: str, width: int) -> list[Line]:
     """Whoever sent an event may have told a thousand things of it: the first lines, and how many more its page has."""
     room = max(width - len(indent) - _DETAIL_LABEL, 8)
     why = [(("why" if at == 0 else ""), part) for text in row.why for at, part in enumerate(wrap(text, room))]
+    also = [
+        (("also" if at == 0 else ""), part) for at, part in enumerate(part for text in row.explains for part in wrap(text, room))
+    ]
     do = [(("do" if at == 0 else ""), part) for at, part in enumerate(wrap(row.advice, room))]
-    pairs = [*_first(why, _MOST_WHY), *_first(do, _MOST_ADVICE)]
+    pairs = [*_first(why, _MOST_WHY), *_first(also, _MOST_WHY), *_first(do, _MOST_ADVICE)]
     return [line(indent, Span(f"{name:<{_DETAIL_LABEL}}", "key"), Span(part, "dim")) for name, part in pairs]
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.gpu_causes.naming import subject, title
 from aie_telemetry.api import Evidence, Finding, Gpu
-from aie_telemetry.clock_events import CLOCK_EVENTS, ClockEvent
+from aie_telemetry.clock_events import CLOCK_EVENTS, FINDINGS, ClockEvent
 
 EVENT: Final = "aie_gpu_clock_event_active"
 
@@ -26,27 +26,16 @@ CAPPED_FOR_S: Final = 10.0
 CAPPED_SHARE: Final = 0.6
 BUSY_RATIO: Final = 0.5
 
-CAUSES: Final[dict[str, str]] = {
-    "hw_thermal": "gpu_thermal",
-    "sw_thermal": "gpu_thermal",
-    "hw_power_brake": "gpu_power_brake",
-    "hw_slowdown": "gpu_slowed",
-    "reliability": "gpu_slowed",
-    "board_limit": "gpu_slowed",
-    "sync_boost": "gpu_slowed",
-    "other": "gpu_slowed",
-}
-"""By the reason of `aie_gpu_clock_event_active`, the worst first: each cause is told once, by its first reason."""
-
+_CAP: Final = "sw_power_cap"
 _NAMED: Final = frozenset({"hw_thermal", "hw_power_brake"})
 """The hardware's reasons come in pairs: these explain the general one, hw_slowdown."""
 
 
 def gpu_clocks(view: View, now_s: float) -> list[Finding]:
-    """The findings `gpu_thermal`, `gpu_power_brake` and `gpu_slowed`, at most one of each a GPU."""
+    """The findings `gpu_thermal`, `gpu_power_brake` and `gpu_slowed`, at most one of each a GPU: that of its worst reason."""
     found: dict[tuple[str, str], Finding] = {}
     for gpu in view.gpus():
-        for reason, cause in CAUSES.items():
+        for reason, cause in FINDINGS.items():
             since_s = _held_since(gpu, reason, HELD_S, now_s)
             word = CLOCK_EVENTS[reason]
             if since_s is None or word.severity is None or (reason == "hw_slowdown" and _NAMED & set(gpu.clock_events)):
@@ -61,12 +50,12 @@ def gpu_power_cap(view: View, now_s: float) -> list[Finding]:
     highest."""
     found = []
     for gpu in view.gpus():
-        since_s = _held_since(gpu, "sw_power_cap", CAPPED_FOR_S, now_s)
+        since_s = _held_since(gpu, _CAP, CAPPED_FOR_S, now_s)
         now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
         busy = gpu.utilization_ratio is not None and gpu.utilization_ratio >= BUSY_RATIO
         if since_s is not None and busy and now is not None and most and now < CAPPED_SHARE * most:
-            word = CLOCK_EVENTS["sw_power_cap"]._replace(severity="info", words="its power limit holds its clocks far down")
-            found.append(_finding(gpu, "gpu_power_cap", "sw_power_cap", word, since_s, now_s))
+            word = CLOCK_EVENTS[_CAP]._replace(severity="info", words="its power limit holds its clocks far down")
+            found.append(_finding(gpu, FINDINGS[_CAP], _CAP, word, since_s, now_s))
     return found
 
 
