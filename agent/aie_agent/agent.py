@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 
+from aie_agent import analysers
 from aie_agent.about import About
 from aie_agent.analysis.causes import WITH_STACKS
 from aie_agent.analysis.diagnose import Diagnosis
@@ -23,11 +24,13 @@ from aie_agent.discovered import Discovered
 from aie_agent.events import EventLog
 from aie_agent.identity import ROOT_UID, Engines, Origin
 from aie_agent.outputs.dcgm import DcgmPage
+from aie_agent.outputs.drift_files import DriftFiles
 from aie_agent.outputs.gpu_since import Since
 from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
 from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
+from aie_agent.request_values import RequestValues
 from aie_agent.runners import Runners
 from aie_agent.samples import Batch
 from aie_agent.sources.bpf import build as bpf
@@ -84,9 +87,11 @@ class Agent:
         self._events = EventLog(self._engines.canonical)
         self._history = FindingHistory()
         self._state = StateFile(config.state.path)
-        self._diagnosis = Diagnosis()
+        self._diagnosis = Diagnosis(analysers.build(config))
         self._diagnosis.restore(self._state.read(), self._clock())
         self._saved_s = self._clock()
+        self._values = RequestValues(self._engines.canonical)
+        self._drift_files = DriftFiles(config.drift)
         self._aliases: dict[str, str] = {}
         self._runners = Runners(self._deliver, self._clock)
         self._nodes = numa_nodes()
@@ -155,6 +160,7 @@ class Agent:
                 self._runners.cancel()
         finally:
             self._state.write(self._diagnosis.dump())
+            self._drift_files.close()
             await self._http.close()
             await self._runners.close()
 
@@ -169,6 +175,7 @@ class Agent:
             self._engines.declare(hello.engine, origin, hello.tgid)
         for event in batch.events:
             self._events.add(event, batch.time_s)
+        self._values.take(batch)
         if batch.found is not None:
             self._discovered.take(batch.found)
         aliases = self._engines.aliases()
@@ -214,6 +221,7 @@ class Agent:
             self._stacks.follow(suspicions, self._tgids, now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)
+        await self._drift_files.update(self._values, findings, now_s)
         self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
         if now_s - self._saved_s >= SAVE_EVERY_S:
             await asyncio.to_thread(self._state.write, self._diagnosis.dump())
@@ -238,6 +246,7 @@ class Agent:
             drivers=self._drivers,
             sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_success_s) for each in self._runners.health],
             events=self._events.newest(without=is_finding),
+            values=self._values.since,
             down_since_s=self._engines.down_since_s,
             nodes=self._nodes,
             coverage=self._probes.coverage,
