@@ -54,7 +54,7 @@ bench-gpu: setup-dev ## what reading eight simulated GPUs costs, beside nvitop a
 bench-bpf: setup-dev ## what probes cost (as root), beside bpftrace; fails beyond 1 % of a step, 125 MiB, 3 ms
 	@$(BIN)/python bench/bpf_cost.py
 
-check-gpu: setup ## what a real NVIDIA GPU says to what we believe of it: JSON, within six minutes
+check-gpu: setup ## what a real NVIDIA GPU says to what we believe of it: JSON, within five minutes
 	@$(BIN)/python bench/gpu_check.py
 
 fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ_SECONDS=60)

@@ -1,4 +1,4 @@
-"""Is what we believe of NVIDIA GPUs true on this one: NVML, allocators, probes, hooks and the engine, in six minutes.
+"""Is what we believe of NVIDIA GPUs true on this one: NVML, allocators, probes, hooks and the engine, in five minutes.
 
     python bench/gpu_check.py [--device cuda:N] [--model FOLDER] [--only SECTION ...]
     python bench/gpu_check.py --device cpu --small      # tries the script itself, on a tiny model and a simulated GPU
@@ -42,7 +42,7 @@ class Section(NamedTuple):
 
 SECTIONS: Final = (
     Section("machine", "gpu_machine:machine", 25),
-    Section("nvml_idle", "gpu_idle:idle", 85),
+    Section("nvml_idle", "gpu_idle:idle", 40),
     Section("nvml_memory", "gpu_points:memory", 10),
     Section("nvml_fields", "gpu_points:fields", 20),
     Section("nvml_events", "gpu_points:events", 10),
@@ -50,10 +50,10 @@ SECTIONS: Final = (
     Section("nvml_cycle", "gpu_cycle:cycle", 25),
     Section("probes", "gpu_probes:probes", 10),
     Section("allocator", "gpu_allocator:allocator", 35),
-    Section("hooks", "gpu_hooks:hooks", 40),
-    Section("engine", "gpu_measure:engine", 85),
+    Section("hooks", "gpu_hooks:hooks", 30),
+    Section("engine", "gpu_measure:engine", 65),
 )
-"""In this order: a GPU rests only as long as nobody has worked on it. Together under 370 s; what one does not use, those behind it
+"""In this order: a GPU rests only as long as nobody has worked on it. Together under 295 s; what one does not use, those behind it
 may."""
 
 

@@ -16,7 +16,7 @@ from gpu_driver import Driver
 from gpu_nvml import AtHand, Nvml, name_of, simulated
 from gpu_report import Context, NotRunError
 
-_WINDOW_S, _WINDOW_SMALL_S = 20.0, 1.5
+_WINDOW_S, _WINDOW_SMALL_S = 8.0, 1.5
 _SETTLE_S, _SETTLE_SMALL_S = 4.0, 0.1
 _PERIOD_S, _PERIOD_SMALL_S = 1.0, 0.3
 _MOST_W: Final = 5.0
