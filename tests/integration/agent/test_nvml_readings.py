@@ -12,6 +12,7 @@ import pytest
 
 from aie_agent.simulate import MIB, NOT_AVAILABLE, Controller, MigInstance, Process
 from aie_agent.simulate.layout import CONSTANTS
+from aie_agent.sources.nvml.slots import Slot
 from aie_telemetry.catalogue import Kind
 from tests.integration.agent import nvml_host as host
 
@@ -271,6 +272,30 @@ async def test_links_that_are_not_counted_at_first_are_asked_for_again(tmp_path:
         found = await host.until(at, lambda found: ("aie_gpu_nvlink_errors_total", "0", "symbol") in found)
         assert found["aie_gpu_nvlink_links", "0", "active"] == 18
         await at.close()
+
+
+async def test_the_highest_generation_does_not_follow_the_load(gpus: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hypervisor's port that claims what a link at rest does, until the link works."""
+    monkeypatch.setattr("aie_agent.sources.nvml.gpu.read_slot", lambda bus: Slot(5, 16, 1, 16))
+    at = host.source()
+    most = []
+    for generation in (1, 5, 1, 5):
+        gpus.set_link(0, generation=generation)
+        found = await host.look(at)
+        assert found["aie_gpu_pcie_link_generation", "0"] == generation
+        most.append(found["aie_gpu_pcie_link_generation_max", "0"])
+    assert most == [1, 5, 5, 5]
+    await at.close()
+
+
+async def test_each_gpu_is_known_by_the_number_of_its_device_file(gpus: Controller) -> None:
+    """Which is not NVML's index on every host."""
+    for gpu, minor in enumerate((2, 0, 1)):
+        gpus.set(gpu, minor_number=minor)
+    at = host.source()
+    await host.look(at)
+    assert [at._on_gpus[gpu].gpu.minor for gpu in range(GPUS)] == [2, 0, 1]
+    await at.close()
 
 
 async def test_a_gpu_that_says_it_has_no_links_is_not_asked_for_them_again(tmp_path: Path) -> None:
