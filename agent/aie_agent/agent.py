@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from aie_agent.events import EventLog
 from aie_agent.identity import ROOT_UID, Engines, Origin
 from aie_agent.outputs.dcgm import DcgmPage
 from aie_agent.outputs.drift_files import DriftFiles
+from aie_agent.outputs.finding_lines import FindingLines
 from aie_agent.outputs.gpu_since import Since
 from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
@@ -86,6 +88,7 @@ class Agent:
         )
         self._events = EventLog(self._engines.canonical)
         self._history = FindingHistory()
+        self._lines = FindingLines(sys.stdout if config.findings.print else None)
         self._state = StateFile(config.state.path)
         self._diagnosis = Diagnosis(analysers.build(config))
         self._diagnosis.restore(self._state.read(), self._clock())
@@ -221,6 +224,7 @@ class Agent:
             self._stacks.follow(suspicions, self._tgids, now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)
+        self._lines.update(findings, now_s)
         await self._drift_files.update(self._values, findings, now_s)
         self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
         if now_s - self._saved_s >= SAVE_EVERY_S:

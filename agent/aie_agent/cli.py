@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
             help="pretend that the host has so many GPUs (needs a C compiler); whatever shows them says that they are simulated",
         )
         command.add_argument("--dcgm", action="store_true", help="show GPUs under dcgm-exporter's names too, at /metrics/dcgm")
+        command.add_argument(
+            "--print-findings", action="store_true", help="write what comes and goes to standard output, as lines of JSON"
+        )
         command.add_argument("--no-bpf", action="store_true", help="attach no probes to the kernel or to engines")
         command.add_argument("--no-discovery", action="store_true", help="know only engines that are announced or named")
     statsd = commands.add_parser("parse-statsd", help="show what each StatsD line on standard input becomes")
@@ -101,6 +104,9 @@ def _config(arguments: argparse.Namespace) -> Config:
     bpf = table.get("bpf", {})
     if isinstance(bpf, dict) and arguments.no_bpf:
         table["bpf"] = bpf | {"enabled": False}
+    findings = table.get("findings", {})
+    if isinstance(findings, dict) and arguments.print_findings:
+        table["findings"] = findings | {"print": True}
     gpu = table.get("gpu", {})
     if isinstance(gpu, dict) and arguments.simulate_gpus is not None:
         table["gpu"] = gpu | {"enabled": True, "simulate": arguments.simulate_gpus}

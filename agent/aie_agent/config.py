@@ -79,23 +79,25 @@ class DiscoverySection(_Section, frozen=True):
 
 
 class FindingsSection(_Section, frozen=True):
-    """[findings]: from when on something counts as wrong, and whether Python stacks are read when something begins to be."""
+    """[findings]: from when on something counts as wrong, whether Python stacks are read when something begins to be, and whether
+    what comes and goes is written to standard output, as lines of JSON."""
 
     hung_after: Duration = Duration(30.0)
     stacks: bool = True
+    print: bool = False
 
 
 class LeaksSection(_Section, frozen=True):
     """[leaks]: whether memory is followed for leaks, how fast its time runs (every window is divided by `time_scale`: 60 makes a day 24
     minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, and for how long
-    memory must last to be no matter. docs/leaks.md."""
+    memory must last for a leak to be told as information only. docs/leaks.md."""
 
     enabled: bool = True
     time_scale: float = 1.0
     warm_up: Duration = Duration(1800.0)
     warm_up_requests: int = 100
     limit_mb_per_hour: float = 30.0
-    horizon: Duration = Duration(14 * 86_400.0)
+    horizon: Duration = Duration(30 * 86_400.0)
 
 
 class DriftSection(_Section, frozen=True):

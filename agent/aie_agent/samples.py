@@ -40,7 +40,7 @@ class HistogramPoint(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Single observations of a histogram, in the order in which they came, beside its buckets; `lost` is how many more there were."""
+    """Single observations of a histogram, in the order in which they came, beside its buckets; `lost` are how many more."""
 
     name: str
     tags: Tags

@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -44,7 +44,9 @@ async def _serve(config: Config) -> None:
     gc.freeze()
     agent = Agent(config)
     loop.add_signal_handler(signal.SIGUSR1, agent.release_gpus)
-    await agent.run(stop, lambda port: _announce(host, port))
+    # Where findings are written to standard output, nothing else is.
+    told = sys.stderr if config.findings.print else sys.stdout
+    await agent.run(stop, lambda port: _announce(host, port, told))
 
 
 def _raise_file_limit() -> None:
@@ -78,6 +80,6 @@ class LoopErrors:
             log.error("%s: %r", message, context.get("exception"))
 
 
-def _announce(host: str, port: int) -> None:
+def _announce(host: str, port: int, stream: TextIO) -> None:
     shown = f"[{host}]" if ":" in host else host
-    print(f"aie-agent: listening on http://{shown}:{port}", flush=True)
+    print(f"aie-agent: listening on http://{shown}:{port}", file=stream, flush=True)
