@@ -8,7 +8,7 @@ The budget is a share of one CPU for each engine, as an average over 60 s. Two r
 * fast: within the last second the attached sets took more than ten seconds' worth of the budget.
 
 What they leave to a flood of r CPUs (at most the threads that take part), with budget b, p seconds between two `charge`, and d
-seconds to detach (0.1 a probe, in which the flood goes on):
+seconds to detach (0.1 a perf event, 0.05 a link, and four links at once; the flood goes on in it):
 
 * When it begins at once: at most 10 b + r (p + d) seconds before it is gone.
 * When 60 b seconds, the whole budget, are spent already: r (p + d) more. So the average is at most b + r (p + d) / 60.
@@ -17,6 +17,11 @@ seconds to detach (0.1 a probe, in which the flood goes on):
 
 For b = 1 %, r = 1, d = 0.2 and p = 1, a flood out of the blue costs (0.1 + 1.2) / 60 = 2.2 % over the minute. So the caller
 looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 0.8 %, within the budget.
+
+What this cannot see: hits are counted by set, not by function, and charged by the mix of the functions that are attached, as if
+each were hit as often as the others. Where an instruction that is stepped over costs far more than one that is emulated (under a
+hypervisor 30 times as much), a set that has both is charged too much where only the cheap ones are called, and too little where
+only the dear ones are: by the factor of the dear cost to the mean, at most. A set whose functions are of one kind is charged right.
 """
 
 from __future__ import annotations

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from aie_ebpf.door import Bcc, BpfError, Module, Probe
+from aie_ebpf.own_functions import address_of, place_of
+from aie_ebpf.uprobe_links import Spot, Way, attach
 
 UPROBE: Final = "uprobe"
 UPROBE_EMULATED: Final = "uprobe_emulated"
@@ -79,13 +80,6 @@ int futex_leave(void *ctx) { return leave(); }
 """
 
 
-class Place(NamedTuple):
-    """A function as the kernel wants it to be named: a file, and an offset in it."""
-
-    path: str
-    offset: int
-
-
 def entry_kind(code: bytes) -> str:
     """Which of the two costs a probe has at the instruction that `code` begins with (two bytes are enough). On x86 UPROBE_EMULATED
     for a push of a register, a jump, a call and a one-byte nop, which kernels emulate (arch/x86/kernel/uprobes.c); UPROBE for all
@@ -107,10 +101,10 @@ def past_landing_pad(code: bytes) -> int:
     return size if code.startswith(_ENDBR64) and entry_kind(code[size:]) == UPROBE_EMULATED else 0
 
 
-def measure(bcc: Bcc) -> dict[str, float]:
+def measure(bcc: Bcc, way: Way) -> dict[str, float]:
     """Nanoseconds a hit, by kind. UPROBE and UPROBE_EMULATED: at a function's entry. URETPROBE: at its return, on top of the entry.
     TRACEPOINT: a run of a program on a system call's. Differences of lower quartiles, never negative. One of the two entries is
-    absent where libc has no function that shows it.
+    absent where libc has no function that shows it. `way` is how uprobes are attached.
 
     About half a second, and detaching six probes. Uprobes are on this process alone; for some hundredths of a second all system
     calls of the host find their tracing switched on. Raises BpfError.
@@ -119,12 +113,12 @@ def measure(bcc: Bcc) -> dict[str, float]:
     try:
         # struct use: 33 counters of 64 bits.
         module.table("used", "I", "33Q").put((os.getpid(),), (0,) * 33)
-        return _functions(module) | {TRACEPOINT: _tracepoint(module)}
+        return _functions(module, way) | {TRACEPOINT: _tracepoint(module)}
     finally:
         module.close()
 
 
-def _functions(module: Module) -> dict[str, float]:
+def _functions(module: Module, way: Way) -> dict[str, float]:
     """One function of each kind that there is. The return costs the same for both, and shows better above the smaller entry."""
     libc = ctypes.CDLL(None)
     costs: dict[str, float] = {}
@@ -132,7 +126,7 @@ def _functions(module: Module) -> dict[str, float]:
         function = getattr(libc, name, None)
         if function is None or (kind := entry_kind(_code_of(function))) in costs:
             continue
-        costs[kind], return_ns = _entry_and_return(module, function)
+        costs[kind], return_ns = _entry_and_return(module, way, function)
         if kind == UPROBE_EMULATED or URETPROBE not in costs:
             costs[URETPROBE] = return_ns
     if URETPROBE not in costs:
@@ -140,14 +134,14 @@ def _functions(module: Module) -> dict[str, float]:
     return costs
 
 
-def _entry_and_return(module: Module, function: Any) -> tuple[float, float]:
+def _entry_and_return(module: Module, way: Way, function: Any) -> tuple[float, float]:
     """What a probe at the entry adds to a call, and what one at the return adds to that. The function itself is no part of it."""
-    place = place_of(function)
-    tgid = os.getpid()
+    path, offset = place_of(function)
+    spots, tgid = [Spot(offset)], os.getpid()
     bare_ns = _a_call_ns(function, _SHORT_STAGE_NS)
-    with _attached(module, module.attach_uprobe(place.path, place.offset, "call_enter", tgid)):
+    with _attached(module, attach(module, way, path, spots, "call_enter", tgid)):
         before_ns = _a_call_ns(function, _STAGE_NS)
-        with _attached(module, module.attach_uprobe(place.path, place.offset, "call_leave", tgid, on_return=True)):
+        with _attached(module, attach(module, way, path, spots, "call_leave", tgid, on_return=True)):
             both_ns = _a_call_ns(function, _STAGE_NS)
         entry_ns = (before_ns + _a_call_ns(function, _STAGE_NS)) / 2  # a machine that grew faster meanwhile does not matter
     return max(0.0, entry_ns - bare_ns), max(0.0, both_ns - entry_ns)
@@ -175,24 +169,8 @@ def _tracepoint(module: Module) -> float:
     return max(0.0, with_ns - (before_ns + after_ns) / 2) / 2
 
 
-def place_of(function: Any) -> Place:
-    """Where a function that ctypes has loaded lies in its file, by what this process maps: no symbol table is needed, and of
-    a name with several versions it is the one that is called. Raises BpfError."""
-    address = _address(function)
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        start, end = (int(each, 16) for each in fields[0].split("-"))
-        if start <= address < end and len(fields) == 6:
-            return Place(fields[5], address - start + int(fields[2], 16))
-    raise BpfError(f"no mapped file has the function at {address:#x}")
-
-
 def _code_of(function: Any) -> bytes:
-    return ctypes.string_at(_address(function), 2)
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+    return ctypes.string_at(address_of(function), 2)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -21,6 +22,7 @@ from aie_ebpf.budget import LOOK_S, Ledger
 from aie_ebpf.door import Bcc, BpfError
 from aie_ebpf.messages import Failed, FrameError, Frames, OpenWindow, Ready, ToAgent, Watch, for_child, frame
 from aie_ebpf.probes import SETS
+from aie_ebpf.uprobe_links import Choice, Way, choose
 from aie_ebpf.watcher import Watcher
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -47,6 +49,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="aie_ebpf", description="Started by aie-agent; speaks with it over file descriptor 0.")
     parser.add_argument("--budget", type=float, default=0.01, help="share of one CPU that probes may take from an engine")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two reports")
+    parser.add_argument("--uprobes", choices=list(Way), help="how uprobes are attached, instead of by what this kernel can do")
     parser.add_argument("--without", default="", help="sets that are never attached, separated by commas")
     options = parser.parse_args(arguments)
     options.without = frozenset(name for name in options.without.split(",") if name)
@@ -61,13 +64,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _serve(pipe: socket.socket, options: argparse.Namespace) -> int:
     try:
         bcc = Bcc()
-        cost_ns = calibrate.measure(bcc)
-        watcher = Watcher(bcc, options.without, Ledger(options.budget, cost_ns))
+        choice = Choice(Way(options.uprobes), "as told") if options.uprobes else choose(bcc)
+        cost_ns = calibrate.measure(bcc, choice.way)
+        watcher = Watcher(bcc, options.without, Ledger(options.budget, cost_ns), choice.way)
     except BpfError as error:
         _send(pipe, Failed(reason=str(error)))
         return 1
     bcc.trim()
-    _send(pipe, Ready(sets=watcher.states(), cost_ns=cost_ns, bcc_version=bcc.version))
+    if choice.way is Way.EVENTS:
+        print(f"uprobes are attached one by one, and detached as slowly: {choice.reason}", file=sys.stderr, flush=True)
+    _send(
+        pipe,
+        Ready(
+            sets=watcher.states(),
+            cost_ns=cost_ns,
+            bcc_version=bcc.version,
+            uprobes=choice.way,
+            uprobes_reason=choice.reason,
+        ),
+    )
     try:
         _loop(pipe, watcher, options.period)
     except FrameError as error:
@@ -87,7 +102,8 @@ def _loop(pipe: socket.socket, watcher: Watcher, period_s: float) -> None:
     next_s = time.monotonic() + period_s
     while True:
         left_s = max(next_s - time.monotonic(), 0.0)
-        readable, _, _ = select.select([pipe], [], [], min(left_s, LOOK_S) if watcher.guards else left_s)
+        wait_s = 0.0 if watcher.has_work else min(left_s, LOOK_S) if watcher.guards else left_s
+        readable, _, _ = select.select([pipe], [], [], wait_s)
         if readable:
             data = pipe.recv(_CHUNK)
             if not data:
@@ -98,6 +114,7 @@ def _loop(pipe: socket.socket, watcher: Watcher, period_s: float) -> None:
                         watcher.watch(targets)
                     case OpenWindow() as window:
                         watcher.open_window(window)
+        watcher.work(LOOK_S)
         if watcher.guards:
             watcher.guard()
         if time.monotonic() >= next_s:

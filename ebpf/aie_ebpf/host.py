@@ -16,8 +16,11 @@ from aie_ebpf.readers.waits import WaitsReader
 from aie_ebpf.readers.watched import WatchedProcesses
 
 HOST_SETS: Final = tuple(each.name for each in SETS if each.when is When.ALWAYS)
-# They watch processes: without one there is nothing to see, and every system call of the host would pay for it.
-_OF_PROCESSES: Final = ("locks", "sched", "faults")
+OF_PROCESSES: Final = ("locks", "sched", "faults")
+"""They watch processes: without one there is nothing to see, and every system call of the host would pay for it."""
+
+# By set: what is under way, by thread. What began before the set was detached must not end after it is attached again.
+_UNDER_WAY: Final = {"locks": ("futex_waiting", "I", "3Q2I"), "sched": ("threads", "I", "3QII")}
 # A program whose maps another uses comes before it.
 _NEEDS: Final = {"sched": ("locks",), "faults": ("locks", "sched")}
 _BASE: Final = ("common.h", "watched.h", "watched_here.h")
@@ -41,7 +44,7 @@ class HostProbes:
         self._rings = {name: ring for name in ("oom", "xid") if name in self._loaded and (ring := self._ring(name)) is not None}
         self.lost = LostReader(self.module)
         for name in self._loaded:
-            if name not in _OF_PROCESSES:
+            if name not in OF_PROCESSES:
                 self._attach(name)
 
     @property
@@ -57,13 +60,15 @@ class HostProbes:
         """Every set of the host: whether it can be attached here, and if not, why."""
         return tuple(SetState(set=name, loaded=name not in self._reasons, reason=self.reason(name)) for name in HOST_SETS)
 
-    def watch_processes(self, yes: bool) -> None:
-        """Attaches the sets that watch processes, or detaches them."""
-        for name in _OF_PROCESSES:
-            if yes and name in self._loaded and name not in self._attached and name not in self._reasons:
-                self._attach(name)
-            elif not yes and name in self._attached:
+    def watch_processes(self, names: Collection[str]) -> None:
+        """Attaches these of the sets that watch processes, and detaches the others. Raises BpfError."""
+        for name in OF_PROCESSES:
+            if name not in names and name in self._attached:
                 self.detach(name)
+            elif name in names and name in self._loaded and name not in self._attached and name not in self._reasons:
+                if name in _UNDER_WAY:
+                    self.module.table(*_UNDER_WAY[name]).drain()
+                self._attach(name)
 
     def detach(self, name: str) -> None:
         """Detaches a set, here and now: the kernel refuses a program that is on its tracepoint still."""

@@ -197,8 +197,8 @@ class Cost(_Message, frozen=True):
 
 class Coverage(_Message, frozen=True):
     """What can be seen of a process by one set, and what cannot. `state`: on; part (`missing` says what is not seen); off
-    (`reason`); none (there is nothing to see, for `reason`); window (can be opened). `remedy` is what to do about it, where something can be done. `notes` are what to know
-    of it: they hide nothing."""
+    (`reason`); none (there is nothing to see, for `reason`); window (can be opened). `remedy` is what to do about it, where
+    something can be done. `notes` are what to know of it: they hide nothing."""
 
     engine: str
     tgid: int
@@ -231,11 +231,14 @@ class WindowClosed(_Message, frozen=True, tag=True):
 
 
 class Ready(_Message, frozen=True, tag=True):
-    """Programs are compiled and costs known. `cost_ns` is what one hit takes: uprobe, uretprobe, tracepoint."""
+    """Programs are compiled and costs known. `cost_ns` is what one hit takes: uprobe, uretprobe, tracepoint. `uprobes` is the way
+    they are attached, links or events; `uprobes_reason` why it is not links."""
 
     sets: tuple[SetState, ...]
     cost_ns: dict[str, float]
     bcc_version: str
+    uprobes: str = ""
+    uprobes_reason: str = ""
 
 
 class Report(_Message, frozen=True, tag=True):

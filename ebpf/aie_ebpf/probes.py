@@ -66,13 +66,16 @@ SETS: Final[tuple[ProbeSet, ...]] = (
              blind="older drivers: the kernel log has them"),
     ProbeSet("cuda_memory", "cuda_memory", When.CUDA,
              sees="memory asked from the CUDA driver and not given back: kind, size, calling file",
-             blind="what was allocated before the agent came; what a caching allocator does inside its segments"),
+             blind="what was allocated before the agent came; what a caching allocator does inside its segments; memory that goes "
+                   "with one of several contexts; memory that stays mapped after cuMemRelease; CUDA arrays; what async pools keep of "
+                   "what was freed"),
     ProbeSet("cuda_sync", "cuda_sync", When.CUDA,
              sees="time blocked in synchronisation, and calls that do not return",
              blind="polling with cuStreamQuery or cuEventQuery; waits inside synchronous copies"),
     ProbeSet("cuda_copy", "cuda_copy", When.CUDA,
              sees="bytes that copies ask for, by direction, and the largest burst in 1 ms",
-             blind="copies inside graphs and kernels; how long a copy takes"),
+             blind="copies inside graphs and kernels; how long a copy takes; of a batch what is beyond its first 256; 2D and 3D "
+                   "copies from host to host"),
     ProbeSet("cuda_launch", "cuda_launch", When.WINDOW,
              sees="kernel and graph launches by function",
              blind="kernels inside a graph; GPU time"),

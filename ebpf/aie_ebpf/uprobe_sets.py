@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from aie_ebpf import attaching
+from aie_ebpf.attaching import Attached, Noted
 from aie_ebpf.budget import Mix, mix_of
-from aie_ebpf.calibrate import URETPROBE, entry_kind, past_landing_pad
 from aie_ebpf.cuda_libraries import CudaLibraries, cuda_libraries
 from aie_ebpf.cuda_probes import CUDA_TEXT, LAUNCH_TEXT
-from aie_ebpf.door import Bcc, BpfError, Module, Probe
+from aie_ebpf.door import Bcc, BpfError, Module
 from aie_ebpf.elf_cache import ElfCache
 from aie_ebpf.mappings import GONE, AddressSpace, address_space
 from aie_ebpf.messages import Coverage, Cuda, Histogram, SetState, Target
@@ -24,6 +23,7 @@ from aie_ebpf.readers.gc import GcReader
 from aie_ebpf.readers.launches import LaunchReader
 from aie_ebpf.readers.lost import LostReader
 from aie_ebpf.targets import AttachPoint, attach_points
+from aie_ebpf.uprobe_links import Way
 from aie_ebpf.usdt import gc_points
 
 UPROBE_SETS: Final = tuple(each.name for each in SETS if each.when is not When.ALWAYS)
@@ -43,25 +43,15 @@ _GROUPS: Final = (
     _Group(("gc",), ("gc",)),
 )
 _CUDA, _LAUNCHES, _GC = _GROUPS
-# Of a function: enough for a landing pad and the instruction behind it.
-_CODE_BYTES: Final = 8
-
-
-@dataclass(slots=True)
-class Attached:
-    """What a set holds of a process, and what can be seen by it."""
-
-    coverage: Coverage
-    probes: list[Probe] = field(default_factory=list)
-    points: set[AttachPoint] = field(default_factory=set)
 
 
 class UprobeSets:
     """Modules, readers, and the attaching of their programs."""
 
-    def __init__(self, bcc: Bcc, without: frozenset[str]) -> None:
+    def __init__(self, bcc: Bcc, without: frozenset[str], way: Way) -> None:
         """Compiles nothing yet."""
         self._bcc = bcc
+        self._way = way
         self._without = without
         self.elfs = ElfCache()
         """What was found in files, for all who ask."""
@@ -72,7 +62,7 @@ class UprobeSets:
         self._gc: GcReader | None = None
         self._lost: list[LostReader] = []
         self._spaces: dict[int, AddressSpace] = {}
-        self._kinds: dict[str, dict[AttachPoint, list[str]]] = defaultdict(dict)
+        self._kinds: dict[str, dict[tuple[str, int, bool], str]] = defaultdict(dict)
         self.mixes: dict[str, Mix] = {}
         """Which kinds the hits of a set are made of, of those that were attached so far."""
 
@@ -89,17 +79,19 @@ class UprobeSets:
         points, coverage = self._plan(name, target, libraries)
         return msgspec.structs.replace(coverage, state="window") if points else coverage
 
-    def attach(self, name: str, target: Target, libraries: CudaLibraries, known: Attached | None = None) -> Attached:
-        """Attaches a set to a process, or to what it has loaded since `known`."""
+    def attach(self, name: str, target: Target, libraries: CudaLibraries, attached: Attached) -> Generator[None, None, Coverage]:
+        """Attaches a set to a process, or to what it has loaded since; a step at a time, no further once `attached` is released.
+        Returns what can be seen by it."""
         points, coverage = self._plan(name, target, libraries)
-        attached = known or Attached(coverage)
         errors = []
         fresh = [point for point in points if point not in attached.points]
         if fresh:
+            is_first = not attached.probes
             try:
                 module = self._module(name)
-                errors = [error for point in fresh if (error := self._attach(module, name, point, target.tgid, attached))]
-                if known is None and self._cuda is not None and name in _CUDA.sets:
+                note = self._noter(name)
+                errors = yield from attaching.attach_points(module, self._way, fresh, target.tgid, attached, note)
+                if is_first and attached.probes and self._cuda is not None and name in _CUDA.sets:
                     self._cuda.watch(target.tgid, name)
             except BpfError as error:  # the set's programs cannot be had at all
                 errors = [str(error)]
@@ -107,8 +99,7 @@ class UprobeSets:
             coverage = msgspec.structs.replace(coverage, state="off", reason=errors[0])
         elif errors:
             coverage = msgspec.structs.replace(coverage, state="part", missing=(*coverage.missing, *errors))
-        attached.coverage = msgspec.structs.replace(coverage, probes=len(attached.probes))
-        return attached
+        return msgspec.structs.replace(coverage, probes=attaching.count_of(attached.points))
 
     def forget(self, tgid: int) -> None:
         """A process ended or is released: what maps hold of it is dropped."""
@@ -172,27 +163,12 @@ class UprobeSets:
         state = "part" if missing else "on"
         return points, Coverage(engine=target.engine, tgid=target.tgid, set=name, state=state, missing=missing, notes=notes)
 
-    def _attach(self, module: Module, name: str, point: AttachPoint, tgid: int, attached: Attached) -> str:
-        """The program at the return before the one at the entry, so that a call that is entered is seen to return. Returns what
-        went wrong, or ""."""
-        kinds = []
-        try:
-            code = _code_at(point)
-            past = past_landing_pad(code)
-            for function, on_return in ((point.row.on_return, True), (point.row.entry, False)):
-                if function is not None:
-                    path, semaphore = str(point.path), point.semaphore_offset
-                    probe = module.attach_uprobe(
-                        path, point.offset + past, function, tgid, on_return=on_return, semaphore_offset=semaphore
-                    )
-                    attached.probes.append(probe)
-                    kinds.append(URETPROBE if on_return else entry_kind(code[past:]))
-        except (BpfError, OSError) as error:
-            return f"{point.symbol}: {error}"
-        attached.points.add(point)
-        self._kinds[name][point] = kinds
-        self.mixes[name] = mix_of(kind for each in self._kinds[name].values() for kind in each)
-        return ""
+    def _noter(self, name: str) -> Callable[[Noted], None]:
+        def note(noted: Noted) -> None:
+            self._kinds[name][noted[:3]] = noted.kind
+            self.mixes[name] = mix_of(self._kinds[name].values())
+
+        return note
 
     def _module(self, name: str) -> Module:
         """Raises BpfError, at every call after one that failed."""
@@ -222,8 +198,3 @@ class UprobeSets:
 
 def _group_of(name: str) -> _Group:
     return next(group for group in _GROUPS if name in group.sets)
-
-
-def _code_at(point: AttachPoint) -> bytes:
-    with point.path.open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), _CODE_BYTES, point.offset)

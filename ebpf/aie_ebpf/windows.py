@@ -1,16 +1,17 @@
-"""Sets that are attached on demand, for a bounded time: few and long, since detaching alone steals about 0.1 s a probe."""
+"""Sets that are attached on demand, for a bounded time: few and long, since detaching alone steals up to 0.1 s a probe."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Final
 
+from aie_ebpf.attaching import Attached
 from aie_ebpf.closer import Closer
-from aie_ebpf.messages import OpenWindow, Target, WindowClosed
+from aie_ebpf.messages import Coverage, OpenWindow, Target, WindowClosed
 from aie_ebpf.probes import SETS, When
-from aie_ebpf.uprobe_sets import Attached, UprobeSets
+from aie_ebpf.uprobe_sets import UprobeSets
 
 LONGEST_S: Final = 120.0
 _SETS: Final = tuple(each.name for each in SETS if each.when is When.WINDOW)
@@ -21,9 +22,11 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Window:
+    """`closes_s` is None as long as it is being attached."""
+
     opened_s: float
-    closes_s: float
-    attached: dict[int, Attached]
+    closes_s: float | None = None
+    attached: dict[int, Attached] = field(default_factory=dict)
     hits: int = 0
     stolen_s: float = 0.0
     detached: list[Event] = field(default_factory=list)
@@ -32,29 +35,42 @@ class _Window:
     def is_closing(self) -> bool:
         return bool(self.detached)
 
+    def is_due(self, now_s: float) -> bool:
+        return self.closes_s is not None and (now_s >= self.closes_s or not self.attached)
+
 
 class Windows:
     """The windows that are open. One of a set and an engine at a time."""
 
-    def __init__(self, uprobes: UprobeSets, closer: Closer) -> None:
+    def __init__(self, uprobes: UprobeSets, closer: Closer, clock: Callable[[], float]) -> None:
         self._uprobes = uprobes
         self._closer = closer
+        self._clock = clock
         self._open: dict[Key, _Window] = {}
         self._refused: list[WindowClosed] = []
 
-    def open(self, asked: OpenWindow, targets: Sequence[Target], now_s: float) -> None:
-        """Attaches a set to these processes. What cannot be done comes as a window that closed at once, with the reason."""
+    def open(self, asked: OpenWindow, targets: Sequence[Target]) -> Iterator[None]:
+        """Attaches a set to these processes, a step at a time. What cannot be done comes as a window that closed at once, with the
+        reason."""
         key = asked.engine, asked.set
         reason = self._refusal(asked, targets)
-        attached: dict[int, Attached] = {}
-        if not reason:
-            attached = {each.tgid: self._uprobes.attach(asked.set, each, self._uprobes.libraries(each.tgid)) for each in targets}
-            if not any(each.probes for each in attached.values()):
-                reason = next(each.coverage.reason for each in attached.values()) or "nothing of it can be attached"
         if reason:
             self._refused.append(_closed(key, 0.0, 0, 0.0, reason))
+            return
+        window = self._open[key] = _Window(self._clock())
+        coverage: list[Coverage] = []
+        for each in targets:
+            attached = window.attached[each.tgid] = Attached()
+            steps = self._uprobes.attach(asked.set, each, self._uprobes.libraries(each.tgid), attached)
+            coverage.append((yield from steps))
+            if window.is_closing:  # it took too much already
+                return
+        if any(each.probes for each in window.attached.values()):
+            window.opened_s = self._clock()
+            window.closes_s = window.opened_s + asked.seconds
         else:
-            self._open[key] = _Window(now_s, now_s + asked.seconds, attached)
+            del self._open[key]
+            self._refused.append(_closed(key, 0.0, 0, 0.0, coverage[0].reason or "nothing of it can be attached"))
 
     def charge(self, hits: Mapping[Key, int], took_s: Mapping[Key, float]) -> None:
         """How often programs ran since the last call, and what that took, by engine and set; also of what is not a window."""
@@ -63,10 +79,10 @@ class Windows:
             window.stolen_s += took_s.get(key, 0.0)
 
     def close(self, engine: str, name: str) -> None:
-        """Closes one early, if it is open: it took too much."""
+        """Closes one early, now, if it is open: it took too much."""
         window = self._open.get((engine, name))
-        if window is not None:
-            window.closes_s = 0.0
+        if window is not None and not window.is_closing:
+            self._detach(window)
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -76,18 +92,22 @@ class Windows:
         for window in self._open.values():
             attached = window.attached.pop(tgid, None)
             if attached is not None:
-                self._closer.close(attached.probes)
+                self._closer.close(attached.release())
 
     def tick(self, now_s: float) -> list[WindowClosed]:
         """Closes what is due, and tells of those whose probes are all detached: until then they cost."""
         closed, self._refused = self._refused, []
         for key, window in list(self._open.items()):
-            if not window.is_closing and (now_s >= window.closes_s or not window.attached):
-                window.detached = [self._closer.close(each.probes) for each in window.attached.values()] or [_done()]
+            if not window.is_closing and window.is_due(now_s):
+                self._detach(window)
             elif window.is_closing and all(event.is_set() for event in window.detached):
                 del self._open[key]
                 closed.append(_closed(key, now_s - window.opened_s, window.hits, window.stolen_s))
         return closed
+
+    def _detach(self, window: _Window) -> None:
+        # Of no probes at all, too, it is an event: one that is set.
+        window.detached = [self._closer.close(each.release(), haste=True) for each in (*window.attached.values(), Attached())]
 
     def _refusal(self, asked: OpenWindow, targets: Sequence[Target]) -> str:
         if asked.set not in _SETS:
@@ -103,9 +123,3 @@ class Windows:
 
 def _closed(key: Key, open_s: float, hits: int, stolen_s: float, reason: str = "") -> WindowClosed:
     return WindowClosed(set=key[1], engine=key[0], open_s=open_s, hits=hits, stolen_s=stolen_s, reason=reason)
-
-
-def _done() -> Event:
-    event = Event()
-    event.set()
-    return event

@@ -43,8 +43,9 @@ static __always_inline void count_burst(struct route *route, u64 bytes) {
 static __always_inline int copy(u32 direction, u64 bytes) {
     struct route route = {.tgid = bpf_get_current_pid_tgid() >> 32, .direction = direction};
     struct watched *process = watched.lookup(&route.tgid);
-    if (!process || is_off(process, SET_CUDA_COPY)) return 0;
+    if (!process) return 0;
     hit(process, SET_CUDA_COPY);
+    if (is_off(process, SET_CUDA_COPY)) return 0;
     if (direction > UNIFIED || !bytes) return 0;
     struct histogram *sizes = copies.lookup(&route);
     if (!sizes) {

@@ -13,8 +13,9 @@ BPF_TABLE("hash", struct launch, u64, launches, 1024);
 static __always_inline int launched(u32 call) {
     struct launch launch = {.tgid = bpf_get_current_pid_tgid() >> 32, .call = call};
     struct watched *process = watched.lookup(&launch.tgid);
-    if (!process || is_off(process, SET_CUDA_LAUNCH)) return 0;
+    if (!process) return 0;
     hit(process, SET_CUDA_LAUNCH);
+    if (is_off(process, SET_CUDA_LAUNCH)) return 0;
     u64 none = 0, *count = launches.lookup_or_try_init(&launch, &none);
     if (count) __sync_fetch_and_add(count, 1);
     else note_lost(LOST_GROUP);

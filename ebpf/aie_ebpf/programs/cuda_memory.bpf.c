@@ -127,8 +127,9 @@ static __always_inline int enter(struct pt_regs *ctx, struct memory_call *call) 
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process || is_off(process, SET_CUDA_MEMORY)) return 0;
+    if (!process) return 0;
     hit(process, SET_CUDA_MEMORY);
+    if (is_off(process, SET_CUDA_MEMORY)) return 0;
     call->frame = frame_of(ctx);
     call->tgid = tgid;
     struct memory_call *outer = memory_calls.lookup(&tid);
@@ -159,8 +160,9 @@ int cuda_memory_return(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process || is_off(process, SET_CUDA_MEMORY)) return 0;
+    if (!process) return 0;
     hit(process, SET_CUDA_MEMORY);
+    if (is_off(process, SET_CUDA_MEMORY)) return 0;
     struct memory_call *known = memory_calls.lookup(&tid);
     if (!known || known->frame.sp != SP_ON_ENTRY(ctx)) return 0; /* nested, or entered before we came */
     struct memory_call call = *known;

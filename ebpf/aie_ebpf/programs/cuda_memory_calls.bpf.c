@@ -101,8 +101,9 @@ int cuda_runtime_entry(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process || is_off(process, SET_CUDA_MEMORY)) return 0;
+    if (!process) return 0;
     hit(process, SET_CUDA_MEMORY);
+    if (is_off(process, SET_CUDA_MEMORY)) return 0;
     struct runtime_call call = {.sp = PT_REGS_SP(ctx), .caller = return_address(ctx), .function = PT_REGS_IP(ctx)};
     struct runtime_call *outer = runtime_calls.lookup(&tid);
     if (outer && call.sp != outer->sp && is_inside(outer, call.sp, call.caller)) return 0; /* one runtime function by another */

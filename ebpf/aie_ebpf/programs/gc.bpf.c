@@ -14,8 +14,9 @@ int gc_start(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (!process || is_off(process, SET_GC)) return 0;
+    if (!process) return 0;
     hit(process, SET_GC);
+    if (is_off(process, SET_GC)) return 0;
     if (gc_running.update(&tid, &now)) note_lost(LOST_CALL);
     return 0;
 }
@@ -24,11 +25,11 @@ int gc_start(struct pt_regs *ctx) {
 int gc_done(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
+    struct watched *process = watched.lookup(&tgid);
+    if (process) hit(process, SET_GC);
     u64 *began = gc_running.lookup(&tid);
     if (!began) return 0; /* it began before we came */
-    struct watched *process = watched.lookup(&tgid);
     if (process) {
-        hit(process, SET_GC);
         struct histogram none = {};
         struct histogram *pauses = gc_pauses.lookup_or_try_init(&tgid, &none);
         if (pauses) observe_ns(pauses, now - *began);

@@ -2,7 +2,8 @@
  *
  * The processes that are watched: user space puts them in, with where their interpreter keeps its GIL (0, 0: no CPython), and reads
  * how often programs ran for them. Whatever is not in here costs one look-up. `off` has a bit for each set that took more of the
- * process than it may.
+ * process than it may. A uprobe is a trap as long as it is attached: its programs count a hit before they look at `off`, so that
+ * what detaching lets through is charged. A tracepoint's are as good as free where they find it.
  */
 enum set { SET_LOCKS, SET_SCHED, SET_FAULTS, SET_CUDA_MEMORY, SET_CUDA_SYNC, SET_CUDA_COPY, SET_CUDA_LAUNCH, SET_GC, SETS };
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aie_ebpf.door import Module
@@ -83,12 +84,17 @@ class WaitsReader:
         self._last_times.pop(tgid, None)
         self._kinds.forget(tgid)
 
-    def read(self, now_ns: int, on: frozenset[str]) -> dict[int, HostUse]:
-        """The increases of every watched process. `now_ns` is the monotonic clock; `on` are the sets that are attached: of the
-        others nothing is said. Raises BpfError."""
+    def read(
+        self, now_ns: int, on: frozenset[str], off: Mapping[int, Collection[str]] = MappingProxyType({})
+    ) -> dict[int, HostUse]:
+        """The increases of every watched process. `now_ns` is the monotonic clock; `on` are the sets that are attached, `off` those
+        that leave a process alone: of what they would see nothing is said. Raises BpfError."""
         locks = self._lock_uses(now_ns) if "locks" in on else {}
         times = {key[0]: value for key, value in self._times.items()} if self._times is not None else {}
-        return {tgid: self._use(tgid, times.get(tgid, _NO_TIMES), locks.get(tgid, {}), on) for tgid in self._last_times}
+        return {
+            tgid: self._use(tgid, times.get(tgid, _NO_TIMES), locks.get(tgid, {}), on.difference(off.get(tgid, ())))
+            for tgid in self._last_times
+        }
 
     def _use(self, tgid: int, times: tuple[int, ...], uses: dict[int, _Use], on: frozenset[str]) -> HostUse:
         before, self._last_times[tgid] = self._last_times[tgid], times

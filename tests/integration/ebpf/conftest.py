@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from aie_ebpf.door import Bcc
-from aie_ebpf.host import HostProbes
+from aie_ebpf.host import OF_PROCESSES, HostProbes
 from aie_ebpf.python_runtime import gil_range
 from aie_ebpf.readers.waits import HostUse
 
@@ -31,7 +31,7 @@ def bcc(bpf: None) -> Bcc:
 def host(bcc: Bcc) -> Iterator[HostProbes]:
     """All sets of the host, attached."""
     probes = HostProbes(bcc, frozenset())
-    probes.watch_processes(True)
+    probes.watch_processes(OF_PROCESSES)
     yield probes
     for name in probes.on:
         probes.detach(name)
