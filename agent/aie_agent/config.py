@@ -88,9 +88,9 @@ class FindingsSection(_Section, frozen=True):
 
 
 class LeaksSection(_Section, frozen=True):
-    """[leaks]: whether memory is followed for leaks, how fast its time runs (every window is divided by `time_scale`: 60 makes a day 24
-    minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, and for how long
-    memory must last for a leak to be told as information only. docs/leaks.md."""
+    """[leaks]: whether memory is followed for leaks, how fast its time runs (every window is divided by `time_scale`: 60 makes a
+    day 24 minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, and for
+    how long memory must last for a leak to be told as information only. docs/leaks.md."""
 
     enabled: bool = True
     time_scale: float = 1.0

@@ -141,10 +141,10 @@ def _workspace(random: np.random.Generator) -> Columns:
 
 
 SCENARIOS: Final = (
-    Scenario("vLLM #44175: 0.57 GiB in 12 h, 90 B a request", "leak", "outside_allocator", _outside(36, lambda t: 0.57 * GIB * t / 720)),
+    Scenario("vLLM #44175: 0.57 GiB in 12 h", "leak", "outside_allocator", _outside(36, lambda t: 0.57 * GIB * t / 720)),
     Scenario("vLLM #28726: 1.74 GB a round after the warm-up", "leak", "unknown", _rounds),
     Scenario("vLLM #24264: 400 MB a minute", "leak", "outside_allocator", _outside(6, lambda t: 4e8 * t)),
-    Scenario("vLLM #50150: a worker to its limit of 64 GiB", "leak", "outside_allocator", _outside(30, lambda t: 58 * GIB * t / 1800)),
+    Scenario("vLLM #50150: a worker to 64 GiB", "leak", "outside_allocator", _outside(30, lambda t: 58 * GIB * t / 1800)),
     Scenario("vLLM #13464: depends on the requests", "leak", "unknown", _mix),
     Scenario("SGLang #5375: 500 MB in 3 h", "leak", "outside_allocator", _outside(30, lambda t: 5e8 * t / 180)),
     Scenario("SGLang #6914: one process to 60 GB", "leak", "outside_allocator", _outside(48, lambda t: 54e9 * t / 2880)),
@@ -154,7 +154,7 @@ SCENARIOS: Final = (
     Scenario("PyTorch #99196: a workspace a capture", "leak", "outside_allocator", _outside(30, _captures(128, 30))),
     Scenario("PyTorch #95668: one workspace (normal)", "none", None, _workspace),
     Scenario("PyTorch #155398: jumps at captures", "leak", "outside_allocator", _outside(30, _captures(700, 150))),
-    Scenario("Triton #6270: linear with the share of streaming", "leak", "outside_allocator", _outside(48, lambda t: 1.5 * MIB * t)),
+    Scenario("Triton #6270: linear with streaming", "leak", "outside_allocator", _outside(48, lambda t: 1.5 * MIB * t)),
     Scenario("Triton #6781: slow over days", "leak", "outside_allocator", _outside(96, lambda t: 0.8 * MIB * t)),
     Scenario("TGI #801: 3.9 MB a minute for 5 h (too short)", "not_enough_data", None, _outside(5, lambda t: 3.9e6 * t, 30)),
     Scenario("vllm-omni #6462: malloc_trim gave it back", "retention", "unknown", _aborts),

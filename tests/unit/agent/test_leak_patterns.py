@@ -122,7 +122,9 @@ def test_no_false_leak(pattern: Pattern) -> None:
     assert sum(each.suspect_h is not None for each in followed) <= RUNS // 4
 
 
-@pytest.mark.parametrize("pattern", [each for each in NORMAL if "load" in each.name or "traffic" in each.name], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "pattern", [each for each in NORMAL if "load" in each.name or "traffic" in each.name], ids=lambda each: each.name
+)
 def test_no_false_leak_where_nobody_tells_the_load(pattern: Pattern) -> None:
     for seed in range(10):
         recorded = trace(pattern, np.random.default_rng(seed))

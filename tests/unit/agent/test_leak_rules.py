@@ -44,8 +44,8 @@ def test_the_interval_holds_the_slope_as_often_as_it_says() -> None:
     """One side is 10 %: of 400 lines with noise, the lower bound is above the slope in 2 to 18 %."""
     random = np.random.default_rng(0)
     times = [float(index) for index in range(12)]
-    above = sum(theil_sen(times, [3.0 * t + e for t, e in zip(times, random.normal(0, 5, 12), strict=True)], correlation=1.0).low > 3.0
-                for _ in range(400))  # fmt: skip
+    noisy = ([3.0 * t + error for t, error in zip(times, random.normal(0, 5, 12), strict=True)] for _ in range(400))
+    above = sum(theil_sen(times, values, correlation=1.0).low > 3.0 for values in noisy)
     assert 8 <= above <= 72
 
 
@@ -144,7 +144,9 @@ def test_back_to_where_it_was_is_no_rise() -> None:
 def test_floors_in_random_order_seldom_rise() -> None:
     """1/720 a look for six of them, whatever their distribution."""
     random = np.random.default_rng(0)
-    found = [judged([float(each) for each in random.permutation([12_000.0 + 700 * index for index in range(6)])]) for _ in range(3000)]
+    found = [
+        judged([float(each) for each in random.permutation([12_000.0 + 700 * index for index in range(6)])]) for _ in range(3000)
+    ]
     rises = sum(isinstance(each, Rise) for each in found)
     assert rises <= 15, "4 are expected"
 
@@ -195,7 +197,9 @@ def test_scaling() -> None:
 
 
 def test_words_of_events() -> None:
-    assert all(map(restarts_warm_up, ("model_load", "LoRA load", "graph-capture", "re-shard", "restart", "warm-up", "engine started")))
+    assert all(
+        map(restarts_warm_up, ("model_load", "LoRA load", "graph-capture", "re-shard", "restart", "warm-up", "engine started"))
+    )
     assert not any(map(restarts_warm_up, ("", "note", "gc_collect", "malloc_trim", "alert fired")))
     assert all(map(gives_back, ("gc.collect", "empty_cache", "malloc_trim(0)", "probe")))
     assert not any(map(gives_back, ("model_load", "note")))

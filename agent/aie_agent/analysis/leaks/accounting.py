@@ -18,8 +18,9 @@ from aie_agent.analysis.leaks.standing import Standing
 from aie_agent.store import Store
 
 _LOOKS: Final = 3
-_SHARE_PER_HOUR: Final = 0.01
-"""Of the capacity, lost at idle: slower losses take days to matter."""
+_KV: Final = ("aie_engine_kv_capacity_tokens", "aie_engine_kv_used_tokens", "aie_engine_kv_free_tokens")
+LOST_SHARE_PER_HOUR: Final = 0.001
+"""Of the capacity, lost at idle: slower losses take weeks to matter."""
 _TOLERANCE_TOKENS: Final = 0.5
 
 
@@ -35,9 +36,7 @@ class Kv(NamedTuple):
 def read(store: Store, engine: str, now_s: float) -> Kv:
     """The KV cache of an engine now. Where a prefix cache keeps blocks on purpose, what is used at idle says nothing, and its load
     is left out."""
-    capacity, used, free = (
-        store.current(f"aie_engine_kv_{each}_tokens", now_s, engine=engine) for each in ("capacity", "used", "free")
-    )
+    capacity, used, free = (store.current(name, now_s, engine=engine) for name in _KV)
     keeps = store.current("aie_engine_prefix_cache_queries_total", now_s, engine=engine) is not None
     return Kv(capacity, used, free, None if keeps else in_flight(store, engine, now_s))
 
@@ -74,7 +73,7 @@ class Account:
 
     def _of(self, capacity: float) -> LeakSettings:
         """The settings for tokens: a limit that goes with the capacity, and no sudden leaks."""
-        limit = _SHARE_PER_HOUR * capacity / 3600 * self._settings.time_scale
+        limit = LOST_SHARE_PER_HOUR * capacity / 3600 * self._settings.time_scale
         return replace(self._settings, limit_bytes_per_s=limit, sudden_bytes=capacity)
 
     def restart(self) -> None:

@@ -6,7 +6,7 @@ the hooks, where its owner allows that), `Watch.add` takes the answer: a sample 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
@@ -50,6 +50,7 @@ class _Engine:
     held_before: dict[str, dict[str, float]] = field(default_factory=dict)
     held: dict[str, dict[str, float]] = field(default_factory=dict)
     seen_s: float = 0.0
+    is_down: bool = False
 
     def restart(self) -> None:
         """It is another engine of the same name."""
@@ -86,7 +87,8 @@ class LeakAnalyser:
 
     def _look(self, view: View, engine: str, now_s: float) -> None:
         known = self._engines.setdefault(engine, _Engine(Account(self._settings)))
-        if view.state(engine) == "down":
+        known.is_down = view.state(engine) == "down"
+        if known.is_down:
             known.seen_s = known.seen_s or now_s
             return
         known.seen_s = now_s
@@ -127,13 +129,17 @@ class LeakAnalyser:
     def findings(self, now_s: float) -> Sequence[Finding]:
         """One finding for each engine and cause; and for each GPU on which others' memory grows."""
         found = []
-        for engine, known in self._engines.items():
+        for engine, known in self._alive():
             found += self._of_memory(engine, known)
             found += self._of_account(engine, known)
         for gpu, watch in self._gpus.items():
             rising = [Rising(gpu, each, self._gpu_free.get(gpu)) for each in watch.found()]
-            found += [told.finding(gpu, [each], None, self._settings) for each in rising if told.is_material(each, self._settings)]
+            found += [told.finding(gpu, [each], None, self._settings) for each in rising]
         return found
+
+    def _alive(self) -> Iterator[tuple[str, _Engine]]:
+        """Memory of an engine without a process is not held any more."""
+        return ((name, known) for name, known in self._engines.items() if not known.is_down)
 
     def _of_memory(self, engine: str, known: _Engine) -> list[Finding]:
         rising = [
@@ -141,7 +147,6 @@ class LeakAnalyser:
             for device, watch in known.watches.items()
             for each in watch.found()
         ]
-        rising = [each for each in rising if told.is_material(each, self._settings)]
         rising.sort(key=lambda each: (_is_fragmented(each), -RANK[each.found.standing.level], -each.found.standing.slope.value))
         return [
             told.finding(engine, list(group), known.requests_per_s, self._settings)
@@ -158,7 +163,7 @@ class LeakAnalyser:
     def points(self, now_s: float) -> Sequence[Point]:
         """`aie_leak_*` of every line that was seen for long enough."""
         points = []
-        for engine, known in self._engines.items():
+        for engine, known in self._alive():
             for device, watch in known.watches.items():
                 points += _points(engine, device, watch, known.free.get(device))
         return points

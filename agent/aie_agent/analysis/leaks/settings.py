@@ -60,7 +60,7 @@ class LeakSettings:
     cell_s: float = 300.0
     sample_s: float = 10.0
     limit_bytes_per_s: float = 0.5 * MEGABYTE / 60
-    horizon_s: float = 14 * 86_400.0
+    horizon_s: float = 30 * 86_400.0
     sudden_bytes: float = 8e9
     full_soon_s: float = 6 * 3600.0
 

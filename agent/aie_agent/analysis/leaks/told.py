@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.leaks.accounting import Kv
+from aie_agent.analysis.leaks.accounting import LOST_SHARE_PER_HOUR, Kv
 from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
 from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import LeakSettings
@@ -62,12 +62,6 @@ class Rising(NamedTuple):
         return None if self.free_bytes is None else self.free_bytes / self.found.standing.slope.value
 
 
-def is_material(rising: Rising, settings: LeakSettings) -> bool:
-    """Whether its memory is full before the horizon, as far as that is known."""
-    left_s = rising.time_to_full_s
-    return left_s is None or left_s < settings.horizon_s
-
-
 def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None, settings: LeakSettings) -> Finding:
     """The finding of one cause for a subject: what rises, the worst first; several where an engine has several devices."""
     worst = rising[0]
@@ -91,9 +85,10 @@ def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None
 
 
 def _severity(standing: Standing, left_s: float | None, settings: LeakSettings) -> Severity:
-    """A suspicion is worth a page only where memory will be full before it can become more."""
-    soon = left_s is not None and left_s < settings.full_soon_s
-    return "warning" if standing.level == "leak" or soon else "info"
+    """A leak is worth a look before the horizon; a suspicion only where memory will be full before it can become more."""
+    if left_s is None:
+        return "warning" if standing.level == "leak" else "info"
+    return "warning" if left_s < (settings.horizon_s if standing.level == "leak" else settings.full_soon_s) else "info"
 
 
 def _evidence(rising: Sequence[Rising], requests_per_s: float | None, settings: LeakSettings) -> Iterator[Evidence]:
@@ -146,7 +141,7 @@ def kv_idle(subject: str, kv: Kv, standing: Standing, settings: LeakSettings) ->
     """What a KV cache holds while no request is in flight rises and rises."""
     an_hour = standing.slope.value * 3600
     capacity = kv.capacity or 0.0
-    limit = f"(limit 1 % of {capacity:.0f})"
+    limit = f"(limit {LOST_SHARE_PER_HOUR:.1%} of {capacity:.0f})"
     lost = f"what is used of its KV cache at idle rises by {an_hour:.0f} tokens an hour: {rule(standing.tier)} {limit}"
     rose = f"it rose from {standing.base.size_bytes:.0f} to {standing.peak.size_bytes:.0f} tokens while no request was in flight"
     return Finding(

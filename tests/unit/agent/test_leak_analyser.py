@@ -1,0 +1,457 @@
+"""The leak analysis on a real store, second by second, sixty times as fast as life: findings, metrics, restarts of either side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from aie_agent.analysis.findings import Limits, ProcessState, View
+from aie_agent.analysis.leaks.analyser import LeakAnalyser
+from aie_agent.analysis.leaks.build import build, settings_of
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.config import LeaksSection
+from aie_agent.config_values import Duration
+from aie_agent.samples import Batch, Point
+from aie_agent.store import Store
+from aie_telemetry.api import Finding, Gpu, GpuProcess
+from aie_telemetry.catalogue import CATALOGUE, Kind
+
+SCALE = 60.0
+HOUR = 3600.0 / SCALE
+MB = 1e6
+GB = 1e9
+LEAK_S = 2.8 * MB  # a second of the test is a minute
+
+
+class World:
+    """An engine on a CPU or a GPU whose memory a test shapes, and an analyser that sees it once a second."""
+
+    def __init__(self, device: str = "cuda:0") -> None:
+        self.store = Store(max_series=1000, retention_s=300.0)
+        self.state: Literal["up", "down", "unknown"] = "up"
+        self.tgids = [100, 101]
+        self.gpus: tuple[Gpu, ...] = ()
+        self.device = device
+        self.now_s = 1_000_000.0
+        self.random = np.random.default_rng(0)
+        self.analyser = LeakAnalyser(LeakSettings().scaled(SCALE))
+        self.requests = 0.0
+        self.view = View(
+            store=self.store,
+            engines=["e"],
+            state=lambda _: self.state,
+            processes=lambda _: [ProcessState(tgid, "S", 0.0, 0.1) for tgid in self.tgids],
+            unanswered_since_s=lambda _: None,
+            limits=Limits(),
+            gpus=lambda: self.gpus,
+        )
+
+    def gauge(self, name: str, value: float | None, **labels: str) -> list[Point]:
+        tags = tuple(sorted({"engine": "e", **labels}.items()))
+        return [] if value is None else [Point(name, CATALOGUE[name].kind, tags, value)]
+
+    def tick(
+        self, physical: float | None = None, allocated: float | None = None, reserved: float | None = None, **more: float
+    ) -> None:
+        """A second passes. `more` are metrics of the engine without a device, after `aie_engine_`."""
+        self.now_s += 1.0
+        self.requests += 5.0
+        points = [
+            *self.gauge("aie_engine_memory_physical_bytes", physical, device=self.device),
+            *self.gauge("aie_engine_allocator_allocated_bytes", allocated, device=self.device),
+            *self.gauge("aie_engine_allocator_reserved_bytes", reserved, device=self.device),
+            *self.gauge("aie_engine_requests_total", self.requests, model="m", outcome="ok"),
+        ]
+        for name, value in {"requests_running": 3.0, "requests_waiting": 0.0, **more}.items():
+            points += self.gauge(f"aie_engine_{name}", value, model="m")
+        self.store.apply(Batch("scrape:e", self.now_s, points))
+        self.analyser.observe(self.view, self.now_s)
+
+    def run(self, hours: float, shape: Callable[[float], dict[str, float]]) -> None:
+        """So many scaled hours; `shape` gives what `tick` takes, of seconds since the beginning of this run."""
+        for second in range(int(hours * HOUR)):
+            self.tick(**shape(float(second)))
+
+    def noise(self, mb: float = 30.0) -> float:
+        return float(self.random.normal(0.0, mb * MB))
+
+    def found(self) -> list[Finding]:
+        return list(self.analyser.findings(self.now_s))
+
+    def only(self) -> Finding:
+        (finding,) = self.found()
+        return finding
+
+    def restart_agent(self) -> None:
+        """Its state goes through JSON, as through a file."""
+        state = json.loads(json.dumps(self.analyser.dump()))
+        self.analyser = LeakAnalyser(LeakSettings().scaled(SCALE))
+        self.analyser.restore(state, self.now_s)
+
+    def states(self) -> dict[str, float]:
+        points = [each for each in self.analyser.points(self.now_s) if each.name == "aie_leak_state"]
+        return {dict(each.tags)["line"]: each.value for each in points}
+
+
+def live_tensors(world: World, rate: float = LEAK_S) -> Callable[[float], dict[str, float]]:
+    def shape(second: float) -> dict[str, float]:
+        allocated = 10 * GB + rate * second
+        reserved = allocated + GB
+        return {"allocated": allocated, "reserved": reserved, "physical": reserved + 0.4 * GB + world.noise(5.0)}
+
+    return shape
+
+
+def flat(world: World) -> Callable[[float], dict[str, float]]:
+    return lambda second: {"physical": 12 * GB + world.noise(), "allocated": 8 * GB + world.noise(), "reserved": 9.5 * GB}
+
+
+def test_a_leak_of_tensors() -> None:
+    world = World()
+    world.run(1.3, live_tensors(world))
+    suspect = world.only()
+    assert (suspect.cause, suspect.subject, suspect.severity) == ("memory_leak", "e", "info")
+    assert "may leak (live tensors) on cuda:0" in suspect.summary
+    assert "without noise" in suspect.evidence[0].text
+    world.run(24, lambda second: live_tensors(world)(second + 1.3 * HOUR))
+    leak = world.only()
+    assert (leak.severity, leak.since_s) == ("warning", suspect.since_s)
+    assert leak.confidence is not None
+    assert leak.confidence > 0.9
+    assert "limit 30 MB/h" not in leak.evidence[0].text, "a scaled hour is a minute, and so is the limit"
+    assert any("a request, at 5 requests a second" in each.text for each in leak.evidence)
+    assert {each.metric for each in leak.evidence} <= CATALOGUE.keys()
+    assert "aie-agent stacks --engine e --kind memory" in leak.advice
+    assert any("how much is left on cuda:0 is not known" in each for each in leak.not_visible)
+    assert world.states() == {"allocated": 2.0, "cached": 0.0, "outside": 0.0, "reserved": 2.0, "physical": 2.0}
+
+
+def test_metrics_stand_in_the_catalogue() -> None:
+    world = World("cpu")
+    world.run(25, live_tensors(world))
+    for second in range(3):
+        world.store.apply(Batch("host", world.now_s + second, [Point("aie_host_memory_available_bytes", Kind.GAUGE, (), 50 * GB)]))
+    world.tick(**live_tensors(world)(25 * HOUR))
+    points = world.analyser.points(world.now_s)
+    names = {each.name for each in points}
+    assert names == {"aie_leak_state", "aie_leak_rate_bytes_per_second", "aie_leak_time_to_full_seconds"}
+    for point in points:
+        assert tuple(sorted(label for label, _ in point.tags)) == tuple(sorted(CATALOGUE[point.name].labels))
+    full_s = next(each.value for each in points if each.name == "aie_leak_time_to_full_seconds")
+    assert full_s == pytest.approx(50 * GB / LEAK_S, rel=0.1)
+    finding = world.only()
+    assert "full in" in finding.summary
+    assert any("are left on cpu" in each.text for each in finding.evidence)
+    world.store.apply(Batch("analysis", world.now_s, list(points)))
+    assert world.store.current("aie_leak_state", world.now_s, engine="e", line="allocated") == 2.0
+
+
+def test_nothing_of_three_days_of_noise() -> None:
+    world = World()
+    world.run(72, flat(world))
+    assert world.found() == []
+    assert set(world.states().values()) == {0.0}
+
+
+def test_outside_the_allocator() -> None:
+    world = World("cpu")
+    world.run(26, lambda s: {"physical": 6 * GB + LEAK_S * s + world.noise(), "allocated": 3 * GB, "reserved": 4 * GB})
+    finding = world.only()
+    assert (finding.cause, finding.severity) == ("memory_leak", "warning")
+    assert "outside the allocator" in finding.summary
+    assert any("Python objects, native heap or mappings" in each for each in finding.not_visible)
+
+
+def test_an_engine_that_does_not_tell_its_allocator() -> None:
+    world = World("cpu")
+    world.run(26, lambda s: {"physical": 6 * GB + LEAK_S * s + world.noise()})
+    finding = world.only()
+    assert "class unknown" in finding.summary
+    assert any("it does not tell" in each for each in finding.not_visible)
+
+
+def test_fragmentation() -> None:
+    world = World()
+
+    def shape(second: float) -> dict[str, float]:
+        reserved = GB + 138 * MB * (second // 20)
+        return {"allocated": 186 * MB + world.noise(30), "reserved": reserved, "physical": reserved + 0.4 * GB}
+
+    world.run(26, shape)
+    finding = world.only()
+    assert (finding.cause, finding.severity) == ("memory_fragmentation", "warning")
+    assert "expandable_segments" in finding.advice
+
+
+def test_a_three_day_leak_outlives_a_restart_of_the_agent() -> None:
+    world = World()
+    shape = live_tensors(world)
+    world.run(20, shape)
+    assert world.only().severity == "info"
+    world.restart_agent()
+    assert world.only().severity == "info"
+    world.now_s += 0.5 * HOUR  # it took a while
+    world.run(6, lambda second: shape(second + 20.5 * HOUR))
+    assert world.only().severity == "warning", "26 hours in all"
+    world.restart_agent()
+    assert world.only().severity == "warning"
+
+
+def test_an_engine_that_restarts_begins_anew() -> None:
+    world = World()
+    shape = live_tensors(world)
+    world.run(26, shape)
+    assert world.only().severity == "warning"
+    world.tgids = [200, 201]
+    world.run(0.2, shape)
+    assert world.found() == []
+    world.run(20, flat(world))
+    assert world.found() == []
+
+
+def test_an_engine_that_restarted_while_no_agent_ran() -> None:
+    world = World()
+    world.run(26, live_tensors(world))
+    world.tgids = [200]
+    world.restart_agent()
+    world.run(0.2, live_tensors(world))
+    assert world.found() == []
+
+
+def test_workers_that_come_and_go_are_no_restart() -> None:
+    world = World()
+    shape = live_tensors(world)
+    for hour in range(26):
+        world.tgids = [100, 300 + hour]
+        world.run(1, lambda second, hour=hour: shape(second + hour * HOUR))  # type: ignore[misc]
+    assert world.only().severity == "warning"
+
+
+def test_a_swapped_model_begins_anew() -> None:
+    world = World()
+    shape = live_tensors(world)
+    world.run(14, shape)
+    assert world.found()
+    for _ in range(10):
+        world.now_s += 1.0
+        running = world.gauge("aie_engine_requests_running", 1.0, model="other")
+        world.store.apply(Batch("scrape:e", world.now_s, running))
+        world.analyser.observe(world.view, world.now_s)
+    assert world.found() == []
+
+
+def test_a_load_that_comes_and_goes_is_none() -> None:
+    """Three gigabytes of a day's traffic, for three days."""
+    world = World("cpu")
+
+    def shape(second: float) -> dict[str, float]:
+        load = max(round(40 - 30 * float(np.cos(2 * np.pi * second / (24 * HOUR)))) + round(world.noise(2) / MB), 0)
+        return {"physical": 8 * GB + 50 * MB * load + world.noise(), "requests_running": float(load)}
+
+    world.run(72, shape)
+    assert world.found() == []
+
+
+def test_a_response_cache_that_fills_is_none() -> None:
+    world = World("cpu")
+
+    def shape(second: float) -> dict[str, float]:
+        cache = LEAK_S * second
+        return {"physical": 6 * GB + cache + world.noise(), "response_cache_bytes": cache}
+
+    world.run(26, shape)
+    assert world.found() == []
+
+
+def test_the_module_that_asked_for_it() -> None:
+    world = World()
+
+    def shape(second: float) -> dict[str, float]:
+        names = (("module", "libnccl.so.2", 5 * GB + LEAK_S * second), ("module", "libtorch_cuda.so", 9 * GB))
+        points = [
+            Point("aie_cuda_memory_module_bytes", Kind.GAUGE, (("engine", "e"), (label, name)), value)
+            for label, name, value in names
+        ]
+        world.store.apply(Batch("bpf", world.now_s + 1, points))
+        return {"physical": 15 * GB + LEAK_S * second + world.noise(), "allocated": 8 * GB, "reserved": 9 * GB}
+
+    world.run(26, shape)
+    finding = world.only()
+    assert any("asked for by libnccl.so.2" in each.text for each in finding.evidence)
+
+
+class TestKvAccounting:
+    def test_free_and_used_do_not_add_up(self) -> None:
+        world = World()
+        fine = {"kv_capacity_tokens": 1000.0, "kv_used_tokens": 300.0, "kv_free_tokens": 700.0}
+        for _ in range(30):
+            world.tick(**fine)
+        assert world.found() == []
+        for _ in range(2):
+            world.tick(**{**fine, "kv_free_tokens": 684.0})
+        assert world.found() == [], "once or twice may be two readings"
+        world.tick(**{**fine, "kv_free_tokens": 684.0})
+        finding = world.only()
+        assert (finding.cause, finding.severity) == ("kv_accounting", "warning")
+        assert "300 used and 684 free are not the capacity of 1000" in finding.evidence[0].text
+        world.tick(**fine)
+        assert world.found() == []
+
+    def test_what_is_used_at_idle_rises(self) -> None:
+        world = World()
+
+        def shape(second: float) -> dict[str, float]:
+            busy = second % 20 < 10
+            used = 16.0 * (second // 5) + (400.0 if busy else 0.0)
+            return {"requests_running": float(busy), "kv_capacity_tokens": 100_000.0, "kv_used_tokens": used}
+
+        world.run(26, shape)
+        finding = world.only()
+        assert (finding.cause, finding.severity) == ("kv_accounting", "warning")
+        world.restart_agent()
+        world.tick(**shape(26 * HOUR))
+        assert world.only().cause == "kv_accounting"
+
+    @pytest.mark.parametrize("prefix_cache", [False, True])
+    def test_normal_use_is_none(self, prefix_cache: bool) -> None:
+        """Nothing is used at idle; a prefix cache keeps more and more of it, on purpose."""
+        world = World()
+
+        def shape(second: float) -> dict[str, float]:
+            busy = second % 20 < 10
+            kept = 20.0 * second if prefix_cache else 0.0
+            used = kept + (float(world.random.integers(1, 400)) if busy else 0.0)
+            more = {"prefix_cache_queries_total": second} if prefix_cache else {}
+            return {"requests_running": float(busy), "kv_capacity_tokens": 100_000.0, "kv_used_tokens": used, **more}
+
+        world.run(26, shape)
+        assert world.found() == []
+
+
+def gpu(others: int | None, used: float) -> Gpu:
+    processes = (
+        GpuProcess(tgid=100, command="engine", engine="e", memory_bytes=int(9 * GB)),
+        GpuProcess(tgid=900, command="notebook", memory_bytes=others),
+    )
+    return Gpu(
+        index=0, uuid="u", pci_bus_id="0000:01:00.0", name="H100", up=True, memory_free_bytes=80 * GB - used, processes=processes
+    )
+
+
+def test_another_process_on_the_gpu() -> None:
+    world = World()
+
+    def shape(second: float) -> dict[str, float]:
+        others = 2 * GB + LEAK_S * second
+        world.gpus = (gpu(int(others), 9 * GB + others),)
+        return {"physical": 9 * GB, "allocated": 8 * GB, "reserved": 8.5 * GB}
+
+    world.run(26, shape)
+    finding = world.only()
+    assert (finding.cause, finding.subject) == ("memory_leak", "gpu0")
+    assert "another process" in finding.summary
+
+
+def test_others_of_which_nothing_is_told() -> None:
+    world = World()
+    world.gpus = (gpu(None, 9 * GB),)
+    world.run(2, lambda second: {"physical": 9 * GB})
+    assert world.found() == []
+
+
+def test_memory_that_lasts_beyond_the_horizon_is_information() -> None:
+    """At 1.3 GB a day, 80 GB last for two months; 20 GB do not last for one."""
+    for free, severity in ((80 * GB, "info"), (20 * GB, "warning")):
+        world = World()
+        world.gpus = (gpu(0, 80 * GB - free),)
+        world.run(26, live_tensors(world, rate=0.9 * MB))
+        finding = world.only()
+        assert "full in" in finding.summary
+        assert (finding.severity, finding.confidence) == (severity, 0.95)
+
+
+def test_a_suspicion_is_a_warning_where_memory_is_full_soon() -> None:
+    for free, severity in ((80 * GB, "info"), (0.9 * GB, "warning")):
+        world = World()
+        world.gpus = (gpu(0, 80 * GB - free),)
+        world.run(2, live_tensors(world))
+        assert world.only().severity == severity
+
+
+def test_the_configuration() -> None:
+    assert settings_of(LeaksSection()) == LeakSettings(), "the defaults are those of the analysis"
+    section = LeaksSection(time_scale=60.0, limit_mb_per_hour=60.0, warm_up=Duration(3600.0))
+    settings = settings_of(section)
+    assert settings.warm_up_s == 60.0
+    assert settings.limit_bytes_per_s == pytest.approx(60 * MB / 3600 * 60)
+    (analyser,) = build(section)
+    assert analyser.name == "leaks"
+    assert build(LeaksSection(enabled=False)) == ()
+
+
+def test_an_engine_that_is_down_is_left_alone() -> None:
+    world = World()
+    world.run(5, live_tensors(world))
+    world.state = "down"
+    world.tgids = []
+    world.run(1, live_tensors(world))
+    assert world.found() == []
+
+
+def test_engines_are_forgotten_after_a_week() -> None:
+    world = World()
+    world.run(1, flat(world))
+    assert world.analyser.dump()["engines"]
+    world.state = "down"
+    world.now_s += 8 * 86_400.0
+    world.analyser.observe(world.view, world.now_s)
+    world.now_s += 1.0
+    world.analyser.observe(world.view, world.now_s)
+    assert "e" not in {name for name, each in world.analyser.dump()["engines"].items() if each["watches"]}
+
+
+def test_the_state_is_small() -> None:
+    world = World()
+    world.run(72, live_tensors(world))
+    assert len(json.dumps(world.analyser.dump())) < 60_000, "five lines of two days"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"version": 1},
+        {"version": 2, "time_scale": SCALE, "engines": {}, "gpus": {}},
+        {"version": 1, "time_scale": 1.0, "engines": {}, "gpus": {}},
+        {"version": 1, "time_scale": SCALE, "engines": {"e": {}}, "gpus": {}},
+        {"version": 1, "time_scale": SCALE, "engines": {"e": {"identity": 5, "account": {}, "watches": {}}}, "gpus": {}},
+        {"version": 1, "time_scale": SCALE, "engines": [], "gpus": {}},
+    ],
+)
+def test_what_is_no_state(state: dict[str, Any]) -> None:
+    world = World()
+    with pytest.raises(ValueError, match="state"):
+        world.analyser.restore(state, 0.0)
+    world.run(0.1, flat(world))
+
+
+def test_a_line_of_a_state_that_was_tampered_with() -> None:
+    world = World()
+    world.run(14, live_tensors(world))
+    state = json.loads(json.dumps(world.analyser.dump()))
+    line = state["engines"]["e"]["watches"]["cuda:0"]["lines"]["allocated"]
+    for key, value in (
+        ("bins", [["x"]]),
+        ("bins", [[1, 2]]),
+        ("standing", ["doom"]),
+        ("fit", [float("nan")] * 6),
+        ("origin_s", None),
+    ):
+        broken = json.loads(json.dumps(state))
+        broken["engines"]["e"]["watches"]["cuda:0"]["lines"]["allocated"] = {**line, key: value}
+        with pytest.raises(ValueError):  # noqa: PT011  whatever is wrong with it
+            LeakAnalyser(LeakSettings().scaled(SCALE)).restore(broken, 0.0)
