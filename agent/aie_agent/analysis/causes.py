@@ -97,9 +97,9 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "tokenizer_bound": frozenset({"gil_contention"}),
     "lock_contention": frozenset({"tokenizer_bound"}),
     "gil_contention": frozenset({"prefill_interference"}),
-    "cpu_starved": _SLOW | {"tokenizer_bound"},
+    "cpu_starved": _SLOW,
     # Threads that wait for a lock sleep: that none gets a CPU makes their wait longer, and does not begin it.
-    **dict.fromkeys(("cpu_throttled", "cpu_steal"), _SLOW | {"cpu_starved", "tokenizer_bound"}),
+    **dict.fromkeys(("cpu_throttled", "cpu_steal"), _SLOW | {"cpu_starved"}),
     "swapping": frozenset({"page_faults", "disk_stall"}),
     "page_faults": frozenset({"disk_stall"}),
     "host_memory_low": frozenset({"swapping", "page_faults"}),

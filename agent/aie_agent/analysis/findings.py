@@ -99,7 +99,8 @@ class View:
     of ("NVIDIA driver"). `sources` are the agent's own, with why one is down. `events` are what hooks and probes told of lately,
     the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values`
     are single numbers of requests that came since a position, and the next position (request_values.py). `nodes` are the CPUs of
-    each NUMA node of the host. `coverage` is what probes see of an engine, and what not."""
+    each NUMA node of the host. `coverage` is what probes see of an engine, and what not. `configured` are
+    the engines that the configuration names."""
 
     store: Store
     engines: Sequence[str]
@@ -115,6 +116,7 @@ class View:
     sources: Sequence[SourceHealth] = ()
     events: Sequence[Event] = ()
     down_since_s: Callable[[str], float | None] = _never
+    configured: frozenset[str] = frozenset()
     values: Callable[[int], tuple[int, Sequence[Arrived]]] = _no_values
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     coverage: Callable[[str], Sequence[Coverage]] = _no_coverage

@@ -118,16 +118,17 @@ def test_an_engine_that_goes_with_requests_in_it() -> None:
     assert old.severity == "info"
 
 
-def test_an_engine_that_goes_while_idle_may_have_been_stopped() -> None:
+@pytest.mark.parametrize(("configured", "severity"), [(frozenset({"e"}), "warning"), (frozenset(), "info")])
+def test_an_engine_that_goes_while_idle_may_have_been_stopped(configured: frozenset[str], severity: str) -> None:
     world = EngineWorld()
     world.serve(30, requests_running=0)
-    finding = down(world, world.now_s).engine(engine_down)
+    finding = down(world, world.now_s, configured=configured).engine(engine_down)
     assert finding is not None
-    assert finding.severity == "warning"
+    assert finding.severity == severity
     assert "stopped while idle" in finding.summary
-    unknown = down(EngineWorld(), BEGIN_S).engine(engine_down)
+    unknown = down(EngineWorld(), BEGIN_S, configured=configured).engine(engine_down)
     assert unknown is not None
-    assert unknown.severity == "warning"
+    assert unknown.severity == severity
     assert unknown.not_visible
 
 

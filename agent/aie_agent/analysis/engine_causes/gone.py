@@ -1,9 +1,9 @@
 """An engine whose last process ended (`engine_down`), or of which the kernel killed a process for lack of memory (`oom_killed`).
 
 `engine_down` is exact: no process of it is left. How bad that is depends on what ran in it when it was last heard: with requests
-it is critical, they are lost; without any it may have been stopped on purpose, and is a warning; after `OLD_NEWS_S` it is an
-info. Who stops an engine on purpose sees it reported: there is no other false alarm. Restarts that take less than `STEADINESS`
-allows are none.
+it is critical, they are lost; without any it may have been stopped on purpose, and is a warning if the configuration names it,
+else an info; after `OLD_NEWS_S` it is an info. Who stops an engine on purpose sees it reported: there is no other false alarm.
+Restarts that take less than `STEADINESS` allows are none.
 
 `oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
 of a kill that the kernel counted is taken to be the one: another process may have been, and the engine have ended just then for a
@@ -53,7 +53,7 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
     return Finding(
         cause="engine_down",
         subject=engine,
-        severity=_severity(running, now_s - since_s),
+        severity=_severity(running, now_s - since_s, engine in view.configured),
         since_s=since_s,
         summary=f"engine {engine} {how}: it has no process left" + (f", and {running:.0f} requests were in it" if running else ""),
         evidence=tuple(evidence),
@@ -62,9 +62,9 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
-def _severity(running: float | None, down_s: float) -> Severity:
+def _severity(running: float | None, down_s: float, is_configured: bool) -> Severity:
     """It only ever gets milder: what ran is forgotten before it is old news."""
-    if down_s >= OLD_NEWS_S:
+    if down_s >= OLD_NEWS_S or not (running or is_configured):
         return "info"
     return "critical" if running else "warning"
 

@@ -4,11 +4,11 @@ The rule: of at least `LEAST` requests lately, a tenth took `SLOW_S` or longer f
 chat template, tokenizer, and the wait for a thread that runs them); and all these times together are at least `SHARE` of all
 times to the first token.
 
-When it is wrong: the time is wall-clock, so a host without CPU to spare, a lock, or a hog of the interpreter lock make it long as
-well: where such a cause is found it explains this one. Prompts so long that their tokens take a quarter of a second are reported
-only where the model is faster than the tokenizer, and then it is true. The false-alarm rate is 0 where tokenising takes less than
-`SLOW_S`, as it does by a factor of ten with any tokenizer in native code. vLLM's and SGLang's pages do not tell it: there it is
-never found.
+When it is wrong: the time is wall-clock, so too little CPU makes it long as well (see what else is found), though seldom by a
+factor of ten; a lock around the tokenizer, and collections, have causes of their own that explain this one. Prompts so long that
+their tokens take a quarter of a second are reported only where the model is faster than the tokenizer, and then it is true. The
+false-alarm rate is 0 where tokenising takes less than `SLOW_S`, as it does by a factor of ten with any tokenizer in native code.
+vLLM's and SGLang's pages do not tell it: there it is never found.
 """
 
 from __future__ import annotations
