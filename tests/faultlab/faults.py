@@ -1,0 +1,43 @@
+"""The table of faults: what is done, to whom, and which cause names it. A new one is a row, and what it does a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from tests.faultlab.clients import demo_chat, repeated_chat
+from tests.faultlab.world import Setup, World
+
+PLAIN: Final = Setup("plain")
+MEMORY: Final = Setup("memory")
+GPUS: Final = Setup("gpus", gpus=8)
+CACHED: Final = Setup("cached", engine_options=("--response-cache-bytes", str(64 << 20)), body=repeated_chat)
+DRIFT: Final = Setup("drift", body=demo_chat, drift=True)
+
+Inject = Callable[[World], AbstractContextManager[None]]
+"""Breaks the world while it is entered, and repairs it when it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`expected` are the causes of which one must be named, and stand first; none: nothing may be found (a null fault). `beside`
+    are those that are true as well, and may stand beside it. `healthy_s` is for how long nothing is wrong before. `renews`: engine
+    and agent are started anew after it. `fast`: people would know within seconds."""
+
+    name: str
+    what: str
+    setup: Setup
+    inject: Inject
+    expected: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    limit_s: float = 60.0
+    healthy_s: float = 10.0
+    fast: bool = True
+    renews: bool = False
+
+
+def inside(fault: str, **arguments: float | str) -> Inject:
+    """A fault of `inside/breakage.py`."""
+    return lambda world: world.inside(fault, **arguments)

@@ -1,0 +1,83 @@
+"""Faults of GPUs, which are simulated: a stand-in for the driver's library says them. Each has a GPU of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from aie_agent import simulate
+from tests.faultlab.faults import GPUS, Fault
+from tests.faultlab.world import GIB, World, stranger
+
+_HW_SLOWDOWN: Final = 0x8
+_HW_THERMAL: Final = 0x40
+_HW_POWER_BRAKE: Final = 0x80
+_PCIE_FULL_KB_PER_S: Final = 50_000_000
+"""Of 63 GB/s that 16 lanes of generation 5 could carry, most is not packets."""
+
+
+def _gpu(
+    begin: Callable[[simulate.Controller], None], end: Callable[[simulate.Controller], None]
+) -> Callable[[World], contextlib.AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def inject(world: World) -> Iterator[None]:
+        begin(world.simulated())
+        try:
+            yield
+        finally:
+            end(world.simulated())
+
+    return inject
+
+
+def _falls_off(host: simulate.Controller) -> None:
+    host.push_xid(4, 79)
+    host.lose(4)
+
+
+def _full_link(host: simulate.Controller) -> None:
+    host.fix(6, "pcie_rx_kb_per_s", _PCIE_FULL_KB_PER_S)
+
+
+@contextlib.contextmanager
+def _tenant(world: World) -> Iterator[None]:
+    own = simulate.Process(world.engine.pid, 40 * GIB)
+    with stranger("somebodys-training") as other:
+        world.simulated().set_processes(7, [own, simulate.Process(other.pid, 24 * GIB, sm_percent=45)])
+        yield
+        world.simulated().set_processes(7, [own])
+
+
+@contextlib.contextmanager
+def _orphan(world: World) -> Iterator[None]:
+    """A process that is gone, of which the driver still holds the memory."""
+    own = simulate.Process(world.engine.pid, 30 * GIB)
+    with stranger("its-worker") as worker:
+        pid = worker.pid
+    world.simulated().set_processes(2, [own, simulate.Process(pid, 20 * GIB)])
+    yield
+    world.simulated().set_processes(2, [own])
+
+
+_throttle = _gpu(lambda host: host.throttle(0, _HW_SLOWDOWN | _HW_THERMAL), lambda host: host.throttle(0, 0))
+_brake = _gpu(lambda host: host.throttle(1, _HW_SLOWDOWN | _HW_POWER_BRAKE), lambda host: host.throttle(1, 0))
+_narrow = _gpu(lambda host: host.set_link(3, width=8), lambda host: host.set_link(3, width=16))
+_lost_79 = _gpu(_falls_off, lambda host: host.lose(4, lost=False))
+_lost = _gpu(lambda host: host.lose(5), lambda host: host.lose(5, lost=False))
+_xid_48 = _gpu(lambda host: host.push_xid(0, 48), lambda host: None)
+_xid_31 = _gpu(lambda host: host.push_xid(1, 31), lambda host: None)
+_pcie = _gpu(_full_link, lambda host: host.unfix(6, "pcie_rx_kb_per_s"))
+
+GPU_FAULTS: Final = (
+    Fault("thermal", "hardware slowdown: too hot", GPUS, _throttle, ("gpu_thermal",), ("gpu_slowed",)),
+    Fault("power-brake", "hardware slowdown: power brake", GPUS, _brake, ("gpu_power_brake",), ("gpu_slowed",)),
+    Fault("link-narrow", "8 of 16 PCIe lanes", GPUS, _narrow, ("gpu_link_width",), ("pcie_bound",)),
+    Fault("pcie-full", "copies fill the PCIe link", GPUS, _pcie, ("pcie_bound",)),
+    Fault("xid-79", "XID 79, and off the bus", GPUS, _lost_79, ("gpu_lost",), ("gpu_xid_link", "gpu_xid_gpu")),
+    Fault("gpu-lost", "off the bus without a word", GPUS, _lost, ("gpu_lost",)),
+    Fault("xid-48", "XID 48: double-bit ECC error", GPUS, _xid_48, ("gpu_xid_memory",), ("gpu_ecc",)),
+    Fault("xid-31", "XID 31: the application's page fault", GPUS, _xid_31, ("gpu_xid_application",)),
+    Fault("orphan", "a process that is gone holds 20 GiB", GPUS, _orphan, ("gpu_orphan",)),
+    Fault("tenant", "another's training on the same GPU", GPUS, _tenant, ("gpu_neighbour",)),
+)

@@ -1,0 +1,116 @@
+"""Runs faults one after another: healthy, broken, repaired, and again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.faultlab.engine_faults import ENGINE_FAULTS
+from tests.faultlab.faults import Fault
+from tests.faultlab.gpu_faults import GPU_FAULTS
+from tests.faultlab.host_faults import HOST_FAULTS
+from tests.faultlab.host_load import Others
+from tests.faultlab.judge import BUSY_CPUS, Expected, Key, Look, Result, healthy, is_named, judge, keys, sentences
+from tests.faultlab.programs import LabError
+from tests.faultlab.world import ENGINE, World
+
+FAULTS: Final = (*ENGINE_FAULTS, *HOST_FAULTS, *GPU_FAULTS)
+
+LOOK_S: Final = 0.25
+AFTER_S: Final = 5.0
+"""How long a fault is watched after it was named: what explains it, or hides it, may come later."""
+CLEARED_S: Final = 25.0
+"""How long what was found may take to go after the repair. Some are told for minutes on purpose: then the agent is renewed."""
+
+Tell = Callable[[str], None]
+
+
+def run(faults: Sequence[Fault], directory: Path, tell: Tell) -> Iterator[Result]:
+    """The result of each fault, in an order in which those with one setup come together."""
+    load: float | None = None
+    names = [each.setup.name for each in faults]
+    ordered = sorted(faults, key=lambda fault: names.index(fault.setup.name))
+    for setup, group in itertools.groupby(ordered, key=lambda fault: fault.setup):
+        tell(f"setup {setup.name}: engine and agent start")
+        with World(setup, directory / setup.name, load) as world:
+            load = world.load
+            tell(f"setup {setup.name}: {load or 0.0:.2f} requests/s")
+            before: frozenset[Key] = frozenset()
+            for fault in group:
+                tell(f"{fault.name}: {fault.what}")
+                result = run_one(world, fault, before)
+                tell(f"{fault.name}: {_in_words(result)}")
+                yield result
+                before = repaired(world, fault, result)
+
+
+def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
+    """Watches a healthy world, breaks it, and watches again. `before` is left over from the fault before, and no news."""
+    expected = Expected(fault.expected, fault.beside)
+    others = Others(world.pids())
+    calm = list(looks(world, fault.healthy_s))
+    cpus = others.cpus()
+    well = healthy(calm, before, cpus)
+    result = Result(
+        *(fault.name, fault.what, fault.expected, fault.fast),
+        None,
+        fault.healthy_s,
+        well.false_alarms,
+        others_cpus=cpus,
+        ambient=well.ambient,
+        sentences=sentences(calm, before),
+    )
+    there = keys(calm[-1].findings) | frozenset((cause, ENGINE) for cause in well.ambient)
+    try:
+        with fault.inject(world):
+            seen = list(until_named(world, fault, expected, there))
+    except LabError as error:
+        return result._replace(skipped=str(error).splitlines()[0])
+    return result._replace(verdict=judge(seen, expected, there), sentences=result.sentences + sentences(seen, there))
+
+
+def looks(world: World, seconds: float) -> Iterator[Look]:
+    """What the agent says, for so long, and once at least."""
+    began = time.monotonic()
+    while True:
+        after_s = time.monotonic() - began
+        yield Look(after_s, world.findings())
+        if after_s >= seconds:
+            return
+        time.sleep(LOOK_S)
+
+
+def until_named(world: World, fault: Fault, expected: Expected, before: frozenset[Key]) -> Iterator[Look]:
+    """What it says until some seconds after the fault was named, or until the fault's limit."""
+    end_s = fault.limit_s
+    for look in looks(world, fault.limit_s):
+        yield look
+        if is_named(look, expected, before):
+            end_s = min(end_s, look.after_s + AFTER_S)
+        if look.after_s >= end_s:
+            return
+
+
+def repaired(world: World, fault: Fault, result: Result) -> frozenset[Key]:
+    """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so."""
+    if fault.renews:
+        world.restart_engine()
+    elif any(all(each.cause in result.ambient for each in look.findings) for look in looks(world, CLEARED_S)):
+        return keys(world.findings())
+    world.restart_agent()
+    return keys(world.findings())
+
+
+def _in_words(result: Result) -> str:
+    verdict = result.verdict
+    if verdict is None:
+        return f"not run: {result.skipped}"
+    after = "" if verdict.seconds is None else f" after {verdict.seconds:.1f} s"
+    alarms = f"; before it: {', '.join(result.false_alarms)}" if result.false_alarms else ""
+    busy = f"; others take {result.others_cpus:.1f} CPUs" if result.others_cpus >= BUSY_CPUS else ""
+    return f"{verdict.named_as or 'nothing'}{after}{alarms}{busy}" + (
+        f", also {', '.join(verdict.others)}" if verdict.others else ""
+    )

@@ -1,0 +1,53 @@
+"""The table of results, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tests.faultlab.judge import Result, Totals, totals
+
+_HEAD = ("fault", "what", "named as", "top", "seconds", "others", "false alarms before")
+
+
+def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One a fault, as text."""
+    return [_row(each) for each in results]
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    alarms = ", ".join(result.false_alarms) or "-"
+    verdict = result.verdict
+    if verdict is None:
+        return result.fault, result.what, f"not run: {result.skipped}", "-", "-", "-", alarms
+    seconds = "-" if verdict.seconds is None else f"{verdict.seconds:.1f}"
+    named = verdict.named_as or ("nothing" if not result.expected else "not named")
+    right = "right" if verdict.top_right else "wrong"
+    return result.fault, result.what, named, right, seconds, ", ".join(verdict.others) or "-", alarms
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The table and its totals."""
+    lines = ["| " + " | ".join(line) + " |" for line in (_HEAD, tuple("---" for _ in _HEAD), *rows(results))]
+    return "\n".join([*lines, "", summary(totals(results))])
+
+
+def summary(total: Totals) -> str:
+    """One line that says how many, how fast, and whether that is enough."""
+    median = "none" if total.median_s is None else f"{total.median_s:.1f} s"
+    return (
+        f"{total.ran} faults: {total.named} named, top cause right in {total.top_right}, median of the fast ones {median}; "
+        f"{total.false_alarms} false alarms in {total.healthy_s / 60:.1f} healthy minutes: "
+        + ("targets reached" if total.reached else "below the targets")
+    )
+
+
+def as_json(results: Sequence[Result]) -> bytes:
+    """The same for programs."""
+    table = {"results": [each._asdict() | _verdict(each) for each in results], "totals": totals(results)._asdict()}
+    return msgspec.json.format(msgspec.json.encode(table))
+
+
+def _verdict(result: Result) -> dict[str, object]:
+    return {"verdict": None if result.verdict is None else result.verdict._asdict()}

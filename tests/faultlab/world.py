@@ -1,0 +1,230 @@
+"""What is broken: an engine with SmolLM2, its clients, and the agent as shipped; on simulated GPUs where a fault needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import urllib3
+
+from aie_agent import simulate
+from aie_telemetry import api
+from tests.faultlab.clients import SHARE, Body, Clients, short_chat
+from tests.faultlab.programs import LabError, Program, free_port, until
+
+ENGINE: Final = "smollm2"
+TIME_SCALE: Final = 240
+"""How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
+longer than the second between two readings of memory."""
+
+GIB: Final = 1 << 30
+_HTTP: Final = urllib3.PoolManager(retries=False, timeout=5)
+_INSIDE: Final = Path(__file__).with_name("inside")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Faults with equal setups share a world. `body` is what its clients ask; `drift`: its requests are compared with the reference
+    that ships."""
+
+    name: str
+    engine_options: tuple[str, ...] = ()
+    gpus: int = 0
+    body: Body = short_chat
+    drift: bool = False
+
+
+class World:
+    """One engine, one agent, and clients. Use it as a context."""
+
+    def __init__(self, setup: Setup, directory: Path, load: float | None = None) -> None:
+        """`load` in requests a second: None measures what the engine takes, and sends a share of that."""
+        self.setup = setup
+        self.load = load
+        self.agents = 0
+        self._directory = directory
+        self._stack = contextlib.ExitStack()
+        self._port = free_port()
+        self.engine_url = f"http://127.0.0.1:{self._port}"
+        self.statsd = f"unix://{directory}/statsd.sock"
+        self.engine: Program
+        self.agent: Program
+        self.agent_url = ""
+        self.clients: Clients
+        self.gpus: simulate.Controller | None = None
+
+    def __enter__(self) -> World:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self.setup.gpus:
+            self.gpus = self._stack.enter_context(simulate.Controller.create(self._directory / "gpus", self.setup.gpus, "H100"))
+        self._stack.callback(lambda: self.engine.stop())
+        self.start_engine()
+        self.clients = self._stack.enter_context(Clients(self.engine_url, self.setup.body))
+        if self.load is None:
+            self.load = SHARE * self.clients.capacity()
+        self.clients.send(self.load)
+        self._stack.callback(lambda: self.agent.stop())
+        self.start_agent()
+
+    # -- programs ----------------------------------------------------------------------------------------------------------------
+
+    def start_engine(self, *options: str) -> None:
+        """The engine, ready. `options` come after those of the setup, and win."""
+        arguments = ["serve", "--model", ENGINE, "--name", ENGINE, "--port", str(self._port), *self.setup.engine_options, *options]
+        environment = {
+            "PYTHONPATH": str(_INSIDE),
+            "AIE_FAULTLAB_SOCKET": str(self._directory / "inside.sock"),
+            "AIE_STATSD": self.statsd,
+        }
+        self.engine = Program("aie-engine", arguments, self._directory / "engine.log", environment)
+        until(self._is_ready, "aie-engine is not ready", self.engine)
+        if self.gpus is not None:
+            for gpu in range(self.setup.gpus):
+                self.gpus.set_load(gpu, 0.6)
+                self.gpus.set_processes(gpu, [simulate.Process(self.engine.pid, 40 * GIB)])
+
+    def restart_engine(self, *options: str) -> None:
+        """Ends it at once, as a crash or an impatient operator does, and starts it again."""
+        self.engine.process.kill()
+        self.engine.process.wait()
+        self.start_engine(*options)
+
+    def start_agent(self) -> None:
+        """The agent with its defaults: all that is given is where to listen, the engine, and how fast time runs for leaks."""
+        self.agents += 1
+        config = self._directory / "agent.toml"
+        config.write_text(
+            f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{self._directory}/statsd.sock"\nudp = "off"\n'
+            f"[leaks]\ntime_scale = {TIME_SCALE}\n"
+            + ('[drift]\nreferences = ["demo"]\n' if self.setup.drift else "")
+            + (f"[gpu]\nexpected = {self.setup.gpus}\n" if self.setup.gpus else "")
+            + f'[[engines]]\nname = "{ENGINE}"\nmetrics_url = "{self.engine_url}/metrics"\n'
+        )
+        environment = simulate.environment(self.gpus.path) if self.gpus is not None else {}
+        log = self._directory / f"agent-{self.agents}.log"
+        self.agent = Program("aie-agent", ["run", "--config", str(config)], log, environment)
+        self.agent_url = self.agent.url()
+        until(self._is_watched, "the agent does not see everything", self.agent)
+
+    def restart_agent(self) -> None:
+        """A new one, that remembers nothing."""
+        self.agent.stop()
+        self.start_agent()
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(_HTTP.request("GET", f"{self.engine_url}/health/ready").status == 200)
+        except urllib3.exceptions.HTTPError:
+            return False
+
+    def _is_watched(self) -> bool:
+        """The engine is up and its page is read, GPUs are there, and every source has had its first look, probes among them."""
+        snapshot = self.snapshot()
+        if snapshot is None or any(source.state == "waiting" for source in snapshot.sources):
+            return False
+        engines = [each for each in snapshot.engines if each.name == ENGINE]
+        probes = any(source.name == "bpf" and source.state == "up" for source in snapshot.sources)
+        return (
+            len(engines) == 1
+            and engines[0].state == "up"
+            and bool(engines[0].metrics_from)
+            and len(snapshot.gpus) == self.setup.gpus
+            and (not probes or any(each.state == "on" for each in engines[0].coverage))
+        )
+
+    def pids(self) -> list[int]:
+        """The processes of the lab that take CPU."""
+        return [os.getpid(), self.engine.pid, self.agent.pid]
+
+    # -- what is seen ------------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> api.Snapshot | None:
+        """The agent's snapshot, once it has one."""
+        body = self._get("snapshot")
+        return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
+
+    def findings(self) -> tuple[api.Finding, ...]:
+        """What the agent says is wrong now with what is ours. Raises LabError when it does not answer."""
+        body = self._get("findings")
+        if body is None:
+            raise LabError(f"the agent does not answer:\n{self.agent.text()[-2000:]}")
+        return tuple(each for each in msgspec.json.decode(body, type=api.Findings).findings if _is_ours(each.subject))
+
+    def _get(self, what: str) -> bytes | None:
+        try:
+            answer = _HTTP.request("GET", f"{self.agent_url}/api/v1/{what}")
+        except urllib3.exceptions.HTTPError:
+            return None
+        return answer.data if answer.status == 200 else None
+
+    # -- what is done to it ------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def inside(self, fault: str, **arguments: Any) -> Iterator[None]:
+        """A fault inside the engine's process (`inside/breakage.py`)."""
+        self._tell({"fault": fault, "begins": True, **arguments})
+        try:
+            yield
+        finally:
+            self._tell({"fault": fault, "begins": False})
+
+    def _tell(self, command: dict[str, Any]) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(120.0)
+            connection.connect(str(self._directory / "inside.sock"))
+            connection.sendall(json.dumps(command).encode() + b"\n")
+            answer = connection.makefile().readline().strip()
+        if answer != "done":
+            raise LabError(f"{command['fault']}: {answer}")
+
+    @contextlib.contextmanager
+    def signalled(self, begin: signal.Signals, end: signal.Signals) -> Iterator[None]:
+        """A signal to the engine, and another when it is over."""
+        self.engine.process.send_signal(begin)
+        try:
+            yield
+        finally:
+            self.engine.process.send_signal(end)
+
+    def simulated(self) -> simulate.Controller:
+        """Drives the GPUs. Raises LabError where the setup has none."""
+        if self.gpus is None:
+            raise LabError(f"setup {self.setup.name} has no GPUs")
+        return self.gpus
+
+
+def _is_ours(subject: str) -> bool:
+    """Other engines that run on this host are found too, and are nobody's here."""
+    return subject in (ENGINE, "host", "agent") or subject.startswith("gpu")
+
+
+@contextlib.contextmanager
+def stranger(name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of that name that belongs to nobody here, and sleeps."""
+    process = subprocess.Popen([name, "86400"], executable=shutil.which("sleep"), stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
