@@ -46,13 +46,24 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
     A series that began after `start_s` counts from its first state on: what it held then was observed before it was watched.
     """
     gained = [0.0] * (len(series.bounds) + 1)
-    last: Sequence[float] | None = None
+    first: Sequence[float] | None = None
+    last: Sequence[float] = ()
+    last_total = 0.0
     for _, counts in series.since(start_s):
-        if last is not None and counts is not None:
-            base = last if sum(counts) >= sum(last) else [0.0] * len(counts)
-            gained = [g + max(now - before, 0.0) for g, now, before in zip(gained, counts, base, strict=True)]
-        last = counts
-    return gained
+        total = 0.0 if counts is None else sum(counts)
+        if first is not None and (counts is None or total < last_total):
+            gained = _with_gain(gained, first, last)
+            first = None if counts is None else [0.0] * len(counts)
+        elif first is None:
+            first = counts
+        if counts is not None:
+            last, last_total = counts, total
+    return gained if first is None else _with_gain(gained, first, last)
+
+
+def _with_gain(gained: Sequence[float], first: Sequence[float], last: Sequence[float]) -> list[float]:
+    """What a histogram gained while it only rose: only its first and its last state matter, which saves most of the work."""
+    return [so_far + max(now - before, 0.0) for so_far, before, now in zip(gained, first, last, strict=True)]
 
 
 def observation_rate(all_series: Iterable[HistogramSeries], start_s: float, now_s: float) -> float | None:

@@ -98,6 +98,8 @@ def cache_hit_collapse(view: View, engine: str, now_s: float) -> Finding | None:
 
 def collapse(blocks: Sequence[Block], together: float) -> Collapse | None:
     """Whether the hit rate of the newest blocks has fallen, by the rule above: the longest time for which it has."""
+    if not any(block.hits >= HIGH * block.queries > 0 for block in blocks):
+        return None
     for newest in range(len(blocks) - BEFORE_LEAST, 0, -1):
         for mixed in (0, 1):  # the change may lie within a block
             before = [block for block in blocks[: len(blocks) - newest - mixed] if block.queries > 0]

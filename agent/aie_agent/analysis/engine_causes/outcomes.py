@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.engine_causes.readings import REQUESTS, RUNNING, WAITING, risen
+from aie_agent.analysis.engine_causes.readings import REQUESTS, RUNNING, WAITING, has_moved, risen
 from aie_agent.analysis.findings import View
 from aie_telemetry.api import Evidence, Finding, Severity
 
@@ -143,6 +143,9 @@ def _rejected(view: View, engine: str, now_s: float) -> _Bad | None:
 
 def _bad(view: View, engine: str, bad: Sequence[str], ends: Sequence[str], windows: Sequence[_Window], now_s: float) -> _Bad | None:
     """The first window in which enough requests ended badly; None where there is none, or where nobody says how they end well."""
+    longest_s = max(window.seconds for window in windows)
+    if not any(has_moved(view, engine, REQUESTS, now_s - longest_s, outcome=end) for end in bad):
+        return None  # as nearly always
     for window in windows:
         counts = {end: risen(view, engine, REQUESTS, now_s - window.seconds, now_s, outcome=end) for end in ends}
         if counts["ok"] is None:

@@ -5,7 +5,6 @@ A reading is None where nothing current says it: then a cause says nothing, rath
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -98,14 +97,21 @@ def risen(view: View, engine: str, metric: str, start_s: float, now_s: float, **
 
 
 def risen_per_bin(all_series: Sequence[Series], edges_s: Sequence[float]) -> list[float]:
-    """How much counters rose between each two edges, together. A rise counts where it was seen."""
+    """How much counters rose between each two edges, together. What a counter held when it began anew counts as its rise."""
     bins = [0.0] * (len(edges_s) - 1)
     for series in all_series:
-        for (_, before), (time_s, value) in pairwise(series.ring.since(edges_s[0])):
-            index = bisect_left(edges_s, time_s) - 1
-            if 0 <= index < len(bins):
-                bins[index] += gain(before, value)
+        values = [next(series.ring.since(edge_s))[1] for edge_s in edges_s] if len(series.ring) else []
+        bins = [so_far + gain(*pair) for so_far, pair in zip(bins, pairwise(values), strict=False)] if values else bins
     return bins
+
+
+def has_moved(view: View, engine: str, metric: str, start_s: float, **labels: str) -> bool:
+    """Whether a counter of the engine shows another number than at `start_s`: a quick look, for what seldom does."""
+    return any(
+        next(series.ring.since(start_s))[1] != series.value
+        for series in view.store.scalars(metric, engine=engine, **labels)
+        if len(series.ring)
+    )
 
 
 def held(view: View, engine: str, metric: str, is_so: Callable[[float], bool], start_s: float, now_s: float) -> bool:
