@@ -67,8 +67,8 @@ SETS: Final[tuple[ProbeSet, ...]] = (
     ProbeSet("cuda_memory", "cuda_memory", When.CUDA,
              sees="memory asked from the CUDA driver and not given back: kind, size, calling file",
              blind="what was allocated before the agent came; what a caching allocator does inside its segments; memory that goes "
-                   "with one of several contexts; memory that stays mapped after cuMemRelease; CUDA arrays; what async pools keep of "
-                   "what was freed"),
+                   "with one of several contexts; memory that stays mapped after cuMemRelease; CUDA arrays; what async pools keep "
+                   "of what was freed"),
     ProbeSet("cuda_sync", "cuda_sync", When.CUDA,
              sees="time blocked in synchronisation, and calls that do not return",
              blind="polling with cuStreamQuery or cuEventQuery; waits inside synchronous copies"),

@@ -17,6 +17,7 @@ from aie_ebpf.door import Bcc
 from aie_ebpf.host import OF_PROCESSES, HostProbes
 from aie_ebpf.python_runtime import gil_range
 from aie_ebpf.readers.waits import HostUse
+from aie_ebpf.uprobe_links import Way, choose
 
 PROGRAMS = Path(__file__).parents[2] / "fakes" / "wait_programs.py"
 
@@ -25,6 +26,21 @@ PROGRAMS = Path(__file__).parents[2] / "fakes" / "wait_programs.py"
 def bcc(bpf: None) -> Bcc:
     """BCC, imported once."""
     return Bcc()
+
+
+@pytest.fixture(scope="session")
+def way_here(bcc: Bcc) -> Way:
+    """How uprobes are attached on this host."""
+    return choose(bcc).way
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, way_here: Way) -> Way:
+    """That, or the one that a test is marked with."""
+    wanted: Way = getattr(request, "param", way_here)
+    if wanted is Way.LINKS and way_here is not Way.LINKS:
+        pytest.skip("this kernel has no links of uprobes that see all threads")
+    return wanted
 
 
 @pytest.fixture(scope="session")

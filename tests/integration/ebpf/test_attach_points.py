@@ -14,7 +14,9 @@ from aie_ebpf.cuda_probes import Uprobe
 from aie_ebpf.door import Bcc, Module
 from aie_ebpf.mappings import mapped_files
 from aie_ebpf.targets import attach_points
+from aie_ebpf.uprobe_links import Spot, Way, attach
 from tests.fakes.compiled import program, shared_library
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 # Calls a function as often as each line of its input says: of a library, or its own.
 CALLER = """
@@ -93,7 +95,7 @@ def caller(tmp_path: Path, bpf: None) -> Path:
     return program(tmp_path / "caller", CALLER, "-ldl")
 
 
-def counted(counter: Module, target: Caller) -> int:
+def counted(counter: Module, target: Caller, way: Way) -> int:
     """How many calls the kernel sees of CALLS at the points that are found."""
     points, unseen = attach_points(mapped_files(target.process.pid), [ROW])
     assert not unseen
@@ -101,7 +103,7 @@ def counted(counter: Module, target: Caller) -> int:
     table = counter.table("calls", "I", "Q")
     table.put((0,), (0,))
     point = points[0]
-    probe = counter.attach_uprobe(str(point.path), point.offset, point.row.entry, target.process.pid)
+    probe = attach(counter, way, str(point.path), [Spot(point.offset)], point.row.entry, target.process.pid)
     try:
         target.call(CALLS)
     finally:
@@ -114,31 +116,36 @@ def counted(counter: Module, target: Caller) -> int:
 
 
 @pytest.mark.parametrize("flags", [(), ("-fuse-ld=gold",), ("-Wl,-Ttext-segment=0x7000000",), ("-Wl,-z,noseparate-code", "-s")])
-def test_a_library_of_any_layout(tmp_path: Path, caller: Path, counter: Module, flags: tuple[str, ...]) -> None:
+def test_a_library_of_any_layout(tmp_path: Path, caller: Path, counter: Module, way: Way, flags: tuple[str, ...]) -> None:
     with calling(caller, shared_library(tmp_path / "libcuda.so.1", WORK, *flags)) as target:
-        assert counted(counter, target) == CALLS
+        assert counted(counter, target, way) == CALLS
 
 
-def test_the_version_that_is_called(tmp_path: Path, caller: Path, counter: Module) -> None:
+def test_the_version_that_is_called(tmp_path: Path, caller: Path, counter: Module, way: Way) -> None:
     script = tmp_path / "versions"
     script.write_text("V1 { global: cuWork; local: *; }; V2 { global: cuWork; } V1;\n")
     library = shared_library(tmp_path / "libcuda.so.1", VERSIONED, f"-Wl,--version-script={script}")
     with calling(caller, library) as target:
-        assert counted(counter, target) == CALLS
+        assert counted(counter, target, way) == CALLS
 
 
+@both_ways
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_library_that_was_upgraded_under_the_process(tmp_path: Path, caller: Path, counter: Module, replaced: bool) -> None:
+def test_a_library_that_was_upgraded_under_the_process(
+    tmp_path: Path, caller: Path, counter: Module, way: Way, replaced: bool
+) -> None:
+    tmp_path: Path, caller: Path, counter: Module, way: Way, replaced: bool
+) -> None:
     library = shared_library(tmp_path / "libcuda.so.1", WORK)
     with calling(caller, library) as target:
         library.unlink()
         if replaced:
             shared_library(library, "int first(int x) { return x * 3; }" + WORK)
-        assert counted(counter, target) == CALLS
+        assert counted(counter, target, way) == CALLS
 
 
 @pytest.mark.parametrize("flags", [("-no-pie",), ("-pie",), ("-static",), ("-fuse-ld=gold",)])
-def test_a_driver_that_is_part_of_the_program(tmp_path: Path, bpf: None, counter: Module, flags: tuple[str, ...]) -> None:
+def test_a_driver_that_is_part_of_the_program(tmp_path: Path, bpf: None, counter: Module, way: Way, flags: tuple[str, ...]) -> None:
     path = program(
         tmp_path / "whole",
         CALLER + WORK.replace("int cuWork(int x)", "__attribute__((noinline)) int cuWork(int x)"),
@@ -146,4 +153,4 @@ def test_a_driver_that_is_part_of_the_program(tmp_path: Path, bpf: None, counter
         *flags,
     )
     with calling(path) as target:
-        assert counted(counter, target) == CALLS
+        assert counted(counter, target, way) == CALLS

@@ -13,6 +13,9 @@ import pytest
 from aie_ebpf import calibrate
 from aie_ebpf.calibrate import KINDS, TRACEPOINT, UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.door import Bcc
+from aie_ebpf.own_functions import place_of
+from aie_ebpf.uprobe_links import Spot, Way, attach
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -34,11 +37,6 @@ long loop_ns(void (*function)(void), long calls) {
 
 
 @pytest.fixture(scope="module")
-def bcc() -> Bcc:
-    return Bcc()
-
-
-@pytest.fixture(scope="module")
 def loop(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("loop")
     (folder / "loop.c").write_text(_LOOP)
@@ -49,8 +47,9 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return library
 
 
-def test_every_kind_has_a_cost(bcc: Bcc) -> None:
-    costs = calibrate.measure(bcc)
+@both_ways
+def test_every_kind_has_a_cost(bcc: Bcc, way: Way) -> None:
+    costs = calibrate.measure(bcc, way)
     assert set(costs) <= set(KINDS)
     assert {URETPROBE, TRACEPOINT} <= set(costs)
     assert {UPROBE, UPROBE_EMULATED} & set(costs)
@@ -60,18 +59,19 @@ def test_every_kind_has_a_cost(bcc: Bcc) -> None:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the functions are in x86's assembler")
+@both_ways
 @pytest.mark.parametrize(("name", "kind"), [("pushes", UPROBE_EMULATED), ("moves", UPROBE)])
-def test_a_loop_in_c_loses_what_was_calibrated(bcc: Bcc, loop: ctypes.CDLL, name: str, kind: str) -> None:
+def test_a_loop_in_c_loses_what_was_calibrated(bcc: Bcc, way: Way, loop: ctypes.CDLL, name: str, kind: str) -> None:
     """The loop's program does nothing: what it loses is the trap, which is most of the calibrated cost, and no more than it."""
     function = getattr(loop, name)
-    place = calibrate.place_of(function)
+    place = place_of(function)
     with Path(place.path).open("rb") as file:
         file.seek(place.offset)
         assert calibrate.entry_kind(file.read(2)) == kind
-    calibrated_ns = calibrate.measure(bcc)[kind]
+    calibrated_ns = calibrate.measure(bcc, way)[kind]
     bare_ns = min(loop.loop_ns(function, _CALLS) for _ in range(3)) / _CALLS
     module = bcc.compile_text(f"#include <uapi/linux/ptrace.h>\n{_NOTHING}")
-    probe = module.attach_uprobe(place.path, place.offset, "nothing", os.getpid())
+    probe = attach(module, way, place.path, [Spot(place.offset)], "nothing", os.getpid())
     try:
         trapped_ns = min(loop.loop_ns(function, _CALLS) for _ in range(3)) / _CALLS
     finally:

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from aie_ebpf import uprobe_links
 from aie_ebpf.door import PROGRAMS, Bcc, Module, Probe
 from aie_ebpf.messages import Histogram
 from aie_ebpf.readers.gc import GcReader
 from aie_ebpf.readers.watched import SETS
 from aie_ebpf.targets import AttachPoint
+from aie_ebpf.uprobe_links import Spot, Way
 from aie_ebpf.usdt import gc_points
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 COLLECTIONS = 40
 # Collects when it is told to, and says how long that took by its own clock. Garbage makes some take longer.
@@ -106,22 +109,23 @@ def watch(module: Module, tgid: int) -> Any:
     return table
 
 
-def attach(module: Module, collector: Collector) -> list[Probe]:
+def attach(module: Module, way: Way, collector: Collector) -> list[Probe]:
     return [
-        module.attach_uprobe(
-            str(point.path), point.offset, point.row.entry, collector.tgid, semaphore_offset=point.semaphore_offset
+        uprobe_links.attach(
+            module, way, str(point.path), [Spot(point.offset, point.semaphore_offset)], point.row.entry, collector.tgid
         )
         for point in collector.points
     ]
 
 
-def test_every_collection_is_seen_as_long_as_it_is(module: Module, collector: Collector) -> None:
+@both_ways
+def test_every_collection_is_seen_as_long_as_it_is(module: Module, way: Way, collector: Collector) -> None:
     watched = watch(module, collector.tgid)
     reader = GcReader(module)
     collector.collect(3)
     assert reader.read() == {}, "nobody looks yet"
     assert counters(collector.tgid, collector.points) == [0, 0]
-    probes = attach(module, collector)
+    probes = attach(module, way, collector)
     try:
         assert counters(collector.tgid, collector.points) == [1, 1]
         told = collector.collect(COLLECTIONS)
@@ -146,8 +150,8 @@ def assert_same(seen: Histogram, told: list[float]) -> None:
     assert 0.5 * sum(told) < seen.total <= sum(told)
 
 
-def test_who_is_not_watched_is_not_counted(module: Module, collector: Collector) -> None:
-    probes = attach(module, collector)
+def test_who_is_not_watched_is_not_counted(module: Module, way: Way, collector: Collector) -> None:
+    probes = attach(module, way, collector)
     try:
         collector.collect(5)
         assert GcReader(module).read() == {}
@@ -156,13 +160,13 @@ def test_who_is_not_watched_is_not_counted(module: Module, collector: Collector)
             module.detach(probe)
 
 
-def test_a_set_that_is_off_counts_nothing(module: Module, collector: Collector) -> None:
+def test_a_set_that_is_off_sees_nothing_and_is_charged(module: Module, way: Way, collector: Collector) -> None:
     table = watch(module, collector.tgid)
     table.put((collector.tgid,), (0, 0, 1 << SETS.index("gc"), *(0,) * (WATCHED_FIELDS - 3)))
-    probes = attach(module, collector)
+    probes = attach(module, way, collector)
     try:
         collector.collect(5)
-        assert table.get(collector.tgid)[3 + SETS.index("gc")] == 0
+        assert table.get(collector.tgid)[3 + SETS.index("gc")] == 2 * 5
         assert GcReader(module).read() == {}
     finally:
         for probe in probes:

@@ -12,6 +12,7 @@ from aie_ebpf.cuda_probes import CUDA_TEXT, CUDA_UPROBES, LAUNCH_TEXT
 from aie_ebpf.door import Bcc, Module
 from aie_ebpf.host import HostProbes
 from aie_ebpf.readers.launches import LaunchReader
+from aie_ebpf.uprobe_links import Way
 from tests.fakes.cuda_stand_in import Program, StandIn
 from tests.integration.ebpf.cuda.cuda_probed import BASE, ProbeCuda, Probed, ProbedCuda
 
@@ -41,7 +42,7 @@ def closer() -> Closer:
 
 
 @pytest.fixture
-def probe(host: HostProbes, cuda_module: Module, closer: Closer) -> Iterator[ProbeCuda]:
+def probe(host: HostProbes, cuda_module: Module, closer: Closer, way: Way) -> Iterator[ProbeCuda]:
     """Attaches sets (all of the module when none is named) to a program; released, and detached, after the test."""
     with ExitStack() as stack:
 
@@ -50,7 +51,7 @@ def probe(host: HostProbes, cuda_module: Module, closer: Closer) -> Iterator[Pro
         ) -> ProbedCuda:
             wanted = sets or ("cuda_memory", "cuda_sync", "cuda_copy")
             rows = [row for row in CUDA_UPROBES if row.set in wanted and row.library.startswith(library)]
-            probed = ProbedCuda(host, cuda_module, program.tgid, rows, from_start, in_full)
+            probed = ProbedCuda(host, cuda_module, way, program.tgid, rows, from_start, in_full)
             # Programs end before their probes are detached, which is then quick.
             stack.callback(lambda: (probed.release(), closer.close(probed.probes)))
             return probed
@@ -60,13 +61,13 @@ def probe(host: HostProbes, cuda_module: Module, closer: Closer) -> Iterator[Pro
 
 @pytest.fixture
 def probe_launches(
-    host: HostProbes, launch_module: Module, closer: Closer
+    host: HostProbes, launch_module: Module, closer: Closer, way: Way
 ) -> Iterator[Callable[[Program], tuple[Probed, LaunchReader]]]:
     """Attaches cuda_launch to a program."""
     with ExitStack() as stack:
 
         def attach(program: Program) -> tuple[Probed, LaunchReader]:
-            probed = Probed(host, launch_module, program.tgid, [row for row in CUDA_UPROBES if row.set == "cuda_launch"])
+            probed = Probed(host, launch_module, way, program.tgid, [row for row in CUDA_UPROBES if row.set == "cuda_launch"])
             reader = LaunchReader(launch_module)
             stack.callback(lambda: (reader.forget(probed.tgid), probed.release(), closer.close(probed.probes)))
             return probed, reader

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from aie_ebpf import attaching
+from aie_ebpf.attaching import Attached
 from aie_ebpf.cuda_probes import Uprobe
-from aie_ebpf.door import Module, Probe
+from aie_ebpf.door import Module
 from aie_ebpf.elf import Elf
 from aie_ebpf.host import HostProbes
 from aie_ebpf.mappings import MappedFile, access_path, address_space
@@ -15,6 +17,7 @@ from aie_ebpf.messages import Cuda
 from aie_ebpf.readers.cuda import CudaReader
 from aie_ebpf.readers.lost import LostReader
 from aie_ebpf.targets import attach_points
+from aie_ebpf.uprobe_links import Way
 
 BASE: Final = ("common.h", "watched.h", "watched_there.h")
 """What comes before the texts of a module."""
@@ -23,8 +26,8 @@ BASE: Final = ("common.h", "watched.h", "watched_there.h")
 class Probed:
     """A process with probes, read by hand."""
 
-    def __init__(self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe], in_full: bool = False) -> None:
-        """Resolves every row; attaches those that the process can call, or all: detaching takes 0.1 s a probe."""
+    def __init__(self, host: HostProbes, module: Module, way: Way, tgid: int, rows: list[Uprobe], in_full: bool = False) -> None:
+        """Resolves every row; attaches those that the process can call, or all: detaching takes up to 0.1 s a probe."""
         self.tgid = tgid
         self.module = module
         self._host = host
@@ -32,13 +35,13 @@ class Probed:
         files = address_space(tgid).files
         points, self.unseen = attach_points(files, rows)
         self.symbols = {point.symbol for point in points}
-        self.probes: list[Probe] = []
         wanted = self.symbols if in_full else _called(files, self.symbols)
-        for point in (point for point in points if point.symbol in wanted):
-            for function, on_return in ((point.row.on_return, True), (point.row.entry, False)):
-                if function is not None:
-                    path = str(point.path)
-                    self.probes.append(module.attach_uprobe(path, point.offset, function, tgid, on_return=on_return))
+        attached = Attached()
+        chosen = [point for point in points if point.symbol in wanted]
+        for _ in attaching.attach_points(module, way, chosen, tgid, attached, lambda noted: None):
+            pass
+        assert attached.points == set(chosen)
+        self.probes = attached.probes
 
     def hits(self) -> dict[str, int]:
         """How often programs ran since the last call, by set."""
@@ -53,9 +56,16 @@ class ProbedCuda(Probed):
     """With the reader of the CUDA module."""
 
     def __init__(
-        self, host: HostProbes, module: Module, tgid: int, rows: list[Uprobe], from_start: bool = True, in_full: bool = False
+        self,
+        host: HostProbes,
+        module: Module,
+        way: Way,
+        tgid: int,
+        rows: list[Uprobe],
+        from_start: bool = True,
+        in_full: bool = False,
     ) -> None:
-        super().__init__(host, module, tgid, rows, in_full)
+        super().__init__(host, module, way, tgid, rows, in_full)
         self.reader = CudaReader(module)
         self.lost = LostReader(module)
         self.lost.read()

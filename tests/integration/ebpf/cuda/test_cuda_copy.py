@@ -5,12 +5,14 @@ from __future__ import annotations
 from aie_ebpf.messages import SIZE_BOUNDS_BYTES
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.cuda.cuda_probed import ProbeCuda
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = needs_gcc
 
 MIB = 1 << 20
 
 
+@both_ways
 def test_every_way_to_copy_is_counted_by_direction(stand_in: StandIn, probe: ProbeCuda) -> None:
     with stand_in.start("copies") as program:
         probed = probe(program, "cuda_copy")

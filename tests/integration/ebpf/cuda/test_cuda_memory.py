@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from aie_ebpf.messages import Allocations, Cuda, CudaFailure
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.cuda.cuda_probed import ProbeCuda
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = needs_gcc
 
@@ -27,6 +28,7 @@ def by_class(rows: Iterable[Allocations], kind: str) -> dict[int, tuple[int, int
     return {row.size_class_bytes: (row.outstanding_bytes, row.outstanding) for row in rows if row.kind == kind}
 
 
+@both_ways
 def test_every_kind_is_counted_to_the_byte(stand_in: StandIn, probe: ProbeCuda) -> None:
     with stand_in.start("kinds") as program:
         probed = probe(program, "cuda_memory")
@@ -109,6 +111,7 @@ def test_threads_that_pass_addresses_to_each_other_lose_nothing(stand_in: StandI
         assert probed.lost.read() == {}
 
 
+@both_ways
 def test_who_called_the_runtime_is_who_asked(stand_in: StandIn, probe: ProbeCuda) -> None:
     with stand_in.start("runtime") as program:
         probed = probe(program, "cuda_memory")

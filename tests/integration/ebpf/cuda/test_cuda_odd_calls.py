@@ -10,6 +10,7 @@ from aie_ebpf.closer import Closer
 from aie_ebpf.cuda_probes import CUDA_TEXT, CUDA_UPROBES
 from aie_ebpf.door import Bcc, Module
 from aie_ebpf.host import HostProbes
+from aie_ebpf.uprobe_links import Way
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.cuda.cuda_probed import BASE, ProbeCuda, ProbedCuda
 
@@ -47,11 +48,11 @@ def test_a_wait_that_began_before_we_came_is_not_seen(stand_in: StandIn, probe: 
 
 
 def test_a_map_that_is_full_is_said_and_leaves_no_ghosts(
-    stand_in: StandIn, host: HostProbes, small_module: Module, closer: Closer
+    stand_in: StandIn, host: HostProbes, small_module: Module, closer: Closer, way: Way
 ) -> None:
     with stand_in.start("many", "150") as program:
         rows = [row for row in CUDA_UPROBES if row.set == "cuda_memory" and row.symbols[0] in ("cuMemAlloc_v2", "cuMemFree_v2")]
-        probed = ProbedCuda(host, small_module, program.tgid, rows)
+        probed = ProbedCuda(host, small_module, way, program.tgid, rows)
         program.step()
         (row,) = probed.read().allocations
         assert (row.allocations, row.outstanding, row.outstanding_bytes) == (150, ROOM, ROOM * 64)

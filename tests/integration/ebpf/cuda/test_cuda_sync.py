@@ -10,10 +10,12 @@ import pytest
 from aie_ebpf.messages import CudaFailure, CudaSync
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.cuda.cuda_probed import ProbeCuda, ProbedCuda
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = needs_gcc
 
 
+@both_ways
 def test_time_blocked_by_function(stand_in: StandIn, probe: ProbeCuda) -> None:
     with stand_in.start("syncs") as program:
         probed = probe(program, "cuda_sync")
