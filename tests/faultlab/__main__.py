@@ -10,6 +10,7 @@ Exit status 0 when the targets are reached, 1 below them, 2 when the lab cannot 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
@@ -54,13 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if totals(results).reached else 1
 
 
-def chosen(names: Sequence[str]) -> list[Fault]:
-    """The faults of these names or setups, all of them without any. Raises ValueError for a name that is none."""
+def chosen(names: Sequence[str], setup: str | None = None) -> list[Fault]:
+    """The faults of these names or setups, all of them without any; in another setup than their own where one is given. Raises
+    ValueError for a name that is none."""
     wanted = {name for each in names for name in each.replace(",", " ").split()}
     known = {fault.name for fault in FAULTS} | {fault.setup.name for fault in FAULTS}
     if wanted - known:
         raise ValueError(f"no fault is called {', '.join(sorted(wanted - known))}; --list shows them")
-    return [fault for fault in FAULTS if not wanted or {fault.name, fault.setup.name} & wanted]
+    found = [fault for fault in FAULTS if not wanted or {fault.name, fault.setup.name} & wanted]
+    instead = {fault.setup.name: fault.setup for fault in FAULTS}.get(setup or "")
+    return found if instead is None else [dataclasses.replace(fault, setup=instead) for fault in found]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -86,7 +86,7 @@ ENGINE_FAULTS: Final = (
         limit_s=90.0,
     ),
     Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, ("page_faults",), ("disk_stall", *_SLOW)),
-    Fault("cuda-oom", "torch says out of memory, the hooks hear it", PLAIN, _cuda_oom, ("cuda_oom",)),
+    Fault("cuda-oom", "torch says out of memory, the hooks hear it", PLAIN, _cuda_oom, ("cuda_oom",), tells_on=True),
     Fault(
         "cache-off",
         "the response cache never hits again",

@@ -74,10 +74,10 @@ GPU_FAULTS: Final = (
     Fault("power-brake", "hardware slowdown: power brake", GPUS, _brake, ("gpu_power_brake",), ("gpu_slowed",)),
     Fault("link-narrow", "8 of 16 PCIe lanes", GPUS, _narrow, ("gpu_link_width",), ("pcie_bound",)),
     Fault("pcie-full", "copies fill the PCIe link", GPUS, _pcie, ("pcie_bound",)),
-    Fault("xid-79", "XID 79, and off the bus", GPUS, _lost_79, ("gpu_lost",), ("gpu_xid_link", "gpu_xid_gpu")),
+    Fault("xid-79", "XID 79, and off the bus", GPUS, _lost_79, ("gpu_lost",), ("gpu_xid_link", "gpu_xid_gpu"), tells_on=True),
     Fault("gpu-lost", "off the bus without a word", GPUS, _lost, ("gpu_lost",)),
-    Fault("xid-48", "XID 48: double-bit ECC error", GPUS, _xid_48, ("gpu_xid_memory",), ("gpu_ecc",)),
-    Fault("xid-31", "XID 31: the application's page fault", GPUS, _xid_31, ("gpu_xid_application",)),
+    Fault("xid-48", "XID 48: double-bit ECC error", GPUS, _xid_48, ("gpu_xid_memory",), ("gpu_ecc",), tells_on=True),
+    Fault("xid-31", "XID 31: the application's page fault", GPUS, _xid_31, ("gpu_xid_application",), tells_on=True),
     Fault("orphan", "a process that is gone holds 20 GiB", GPUS, _orphan, ("gpu_orphan",)),
     Fault("tenant", "another's training on the same GPU", GPUS, _tenant, ("gpu_neighbour",)),
 )

@@ -13,7 +13,7 @@ from tests.faultlab.faults import Fault
 from tests.faultlab.gpu_faults import GPU_FAULTS
 from tests.faultlab.host_faults import HOST_FAULTS
 from tests.faultlab.host_load import Others
-from tests.faultlab.judge import BUSY_CPUS, Expected, Key, Look, Result, healthy, is_named, judge, keys, sentences
+from tests.faultlab.judge import AMBIENT, BUSY_CPUS, Expected, Key, Look, Result, healthy, is_named, judge, keys, sentences
 from tests.faultlab.programs import LabError
 from tests.faultlab.world import ENGINE, World
 
@@ -44,7 +44,7 @@ def run(faults: Sequence[Fault], directory: Path, tell: Tell) -> Iterator[Result
                 result = run_one(world, fault, before)
                 tell(f"{fault.name}: {_in_words(result)}")
                 yield result
-                before = repaired(world, fault, result)
+                before = repaired(world, fault)
 
 
 def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
@@ -63,7 +63,10 @@ def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
         ambient=well.ambient,
         sentences=sentences(calm, before),
     )
-    there = keys(calm[-1].findings) | frozenset((cause, ENGINE) for cause in well.ambient)
+    if set(well.ambient) & set(fault.expected):
+        return result._replace(skipped=f"others on this host take {cpus:.1f} CPUs: {', '.join(well.ambient)} is found already")
+    busy = AMBIENT - set(fault.expected) if cpus >= BUSY_CPUS else frozenset()
+    there = keys(calm[-1].findings) | frozenset((cause, ENGINE) for cause in busy)
     try:
         with fault.inject(world):
             seen = list(until_named(world, fault, expected, there))
@@ -94,11 +97,12 @@ def until_named(world: World, fault: Fault, expected: Expected, before: frozense
             return
 
 
-def repaired(world: World, fault: Fault, result: Result) -> frozenset[Key]:
+def repaired(world: World, fault: Fault) -> frozenset[Key]:
     """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so."""
+    passing = AMBIENT - set(fault.expected)
     if fault.renews:
         world.restart_engine()
-    elif any(all(each.cause in result.ambient for each in look.findings) for look in looks(world, CLEARED_S)):
+    elif not fault.tells_on and any(all(each.cause in passing for each in look.findings) for look in looks(world, CLEARED_S)):
         return keys(world.findings())
     world.restart_agent()
     return keys(world.findings())
