@@ -27,6 +27,11 @@ def rising(all_series: Iterable[Series], begins: float, window_s: float, now_s: 
     return episode(current[0], begins, begins / 2, window_s) if now is not None and now >= begins / 4 else None
 
 
+def limit(found: Episode, begins: float, written: str) -> str:
+    """The limit of what `rising` found, as evidence says it: it goes on until it is below half of what it began with."""
+    return f"limit {written}" if found.mean >= begins else f"limit {written}, and half of that for as long as it goes on"
+
+
 def level_since(series: Series, is_bad: Callable[[float], bool], for_s: float, now_s: float) -> float | None:
     """Since when a gauge is bad without a break, where that is at least `for_s`; None else, and where its values lie further apart
     than half of `for_s`: then nobody knows what it was between them."""

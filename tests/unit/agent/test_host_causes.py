@@ -193,6 +193,24 @@ def test_who_takes_the_cpus_decides_what_to_do() -> None:
     assert "move it away" in pushed.advice
 
 
+def test_starvation_of_an_engine_that_serves_nobody_is_information() -> None:
+    for running, severity in ((0.0, "info"), (2.0, "warning")):
+        world = CauseWorld()
+        world.live(20, {**CASES["cpu_starved"].wrong, RUNNING: running})
+        found = world.engine(cpu_starved)
+        assert found is not None
+        assert found.severity == severity
+
+
+def test_what_goes_on_below_its_limit_says_why() -> None:
+    world = CauseWorld()
+    world.live(10, {QUEUE: 1.0, CPU: 0.5})
+    world.live(10, {QUEUE: 0.4, CPU: 0.5})
+    found = world.engine(cpu_starved)
+    assert found is not None
+    assert found.evidence[0].text.endswith("(limit 0.5, and half of that for as long as it goes on)")
+
+
 def test_faults_whose_cost_is_not_seen_say_so() -> None:
     world = CauseWorld()
     world.live(20, CASES["page_faults"].wrong)

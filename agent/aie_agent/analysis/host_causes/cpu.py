@@ -16,8 +16,10 @@ from typing import Final
 
 from aie_agent.analysis.explain import HOST
 from aie_agent.analysis.findings import View
-from aie_agent.analysis.sustained import live, rising
+from aie_agent.analysis.lock_contention import Episode
+from aie_agent.analysis.sustained import limit, live, rising
 from aie_agent.analysis.window import rate
+from aie_agent.progress import RUNNING
 from aie_telemetry.api import Evidence, Finding
 
 RUN_QUEUE: Final = "aie_process_run_queue_seconds_total"
@@ -49,7 +51,7 @@ _NEIGHBOURS: Final = (
 
 def cpu_starved(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `cpu_starved` at `now_s`, or None: threads of the engine are ready and wait for a CPU, at least `STARVED_THREADS`
-    of them on average, and for `STARVED_SHARE` of the time in which they could have run."""
+    of them on average, and for `STARVED_SHARE` of the time in which they could have run. Information while no request runs."""
     store = view.store
     held = rising(store.scalars(RUN_QUEUE, engine=engine), STARVED_THREADS, WINDOW_S, now_s)
     ran = rate(live(store.scalars(CPU, engine=engine), now_s), now_s - WINDOW_S, now_s) if held else None
@@ -60,18 +62,18 @@ def cpu_starved(view: View, engine: str, now_s: float) -> Finding | None:
     return Finding(
         cause="cpu_starved",
         subject=engine,
-        severity="warning",
+        severity="info" if view.store.current(RUNNING, now_s, engine=engine) == 0 else "warning",
         since_s=held.since_s,
         summary=f"engine {engine} does not get enough CPU: {held.mean:.1f} of its threads are ready and wait for one",
-        evidence=tuple(_starved(held.mean, share, ran, others, view, now_s)),
+        evidence=tuple(_starved(held, share, ran, others, view, now_s)),
         advice=_OWN_THREADS if others is not None and others < ran / 2 else _NEIGHBOURS,
         runbook="docs/runbooks/cpu_starved.md",
     )
 
 
-def _starved(waiting: float, share: float, ran: float, others: float | None, view: View, now_s: float) -> Iterator[Evidence]:
-    text = f"{waiting:.2f} threads waited for a CPU on average over the last {WINDOW_S:g} s (limit {STARVED_THREADS:g})"
-    yield Evidence(text=text, metric=RUN_QUEUE)
+def _starved(held: Episode, share: float, ran: float, others: float | None, view: View, now_s: float) -> Iterator[Evidence]:
+    text = f"{held.mean:.2f} threads waited for a CPU on average over the last {WINDOW_S:g} s"
+    yield Evidence(text=f"{text} ({limit(held, STARVED_THREADS, f'{STARVED_THREADS:g}')})", metric=RUN_QUEUE)
     text = f"that is {share:.0%} of the time in which they could have run (limit {STARVED_SHARE:.0%}); they ran on {ran:.2f} CPUs"
     yield Evidence(text=text, metric=CPU)
     cpus = view.store.current("aie_host_cpus", now_s)
@@ -98,7 +100,8 @@ def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
         return None
     stopped = rate(live(store.scalars(THROTTLED_S, engine=engine), now_s), start_s, now_s)
     share = min(held.mean / periods, 1.0)
-    text = f"its quota stopped it in {share:.0%} of its periods over the last {WINDOW_S:g} s (limit {THROTTLED_SHARE:.0%})"
+    bound = limit(held, THROTTLED_SHARE * periods, f"{THROTTLED_SHARE:.0%}")
+    text = f"its quota stopped it in {share:.0%} of its periods over the last {WINDOW_S:g} s ({bound})"
     evidence = [Evidence(text=text, metric=THROTTLED_PERIODS)]
     if stopped is not None:
         evidence.append(Evidence(text=f"its CPUs were stopped for {stopped:.2f} s in each second, together", metric=THROTTLED_S))
@@ -126,7 +129,8 @@ def cpu_steal(view: View, now_s: float) -> list[Finding]:
     if held is None or not cpus:
         return []
     share = f"{held.mean / cpus:.0%} of the time of {cpus:.0f} CPUs"
-    text = f"{share} was stolen over the last {STEAL_WINDOW_S:g} s (limit {STEAL_SHARE:.0%})"
+    bound = limit(held, STEAL_SHARE * cpus, f"{STEAL_SHARE:.0%}")
+    text = f"{share} was stolen over the last {STEAL_WINDOW_S:g} s ({bound})"
     return [
         Finding(
             cause="cpu_steal",

@@ -14,7 +14,7 @@ from typing import Final
 from aie_agent.analysis.explain import HOST
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.lock_contention import WAIT_SECONDS, Episode
-from aie_agent.analysis.sustained import live, rising
+from aie_agent.analysis.sustained import limit, live, rising
 from aie_agent.analysis.window import quantiles_of
 from aie_agent.progress import RUNNING
 from aie_agent.series import HistogramSeries
@@ -51,7 +51,7 @@ def disk_stall(view: View, engine: str, now_s: float) -> Finding | None:
         since_s=held.since_s,
         summary=f"engine {engine} waits for a disk while it serves",
         evidence=(
-            Evidence(text=f"{text} (limit {WAITING_THREADS:g})", metric=WAIT_SECONDS),
+            Evidence(text=f"{text} ({limit(held, WAITING_THREADS, f'{WAITING_THREADS:g}')})", metric=WAIT_SECONDS),
             *_pressure(_stalled(view, now_s)),
             *_devices(view, now_s),
         ),
@@ -90,7 +90,8 @@ def _stalled(view: View, now_s: float) -> Episode | None:
 
 def _pressure(held: Episode | None) -> Iterator[Evidence]:
     if held is not None:
-        text = f"all tasks stood still for disks {held.mean:.0%} of the last {WINDOW_S:g} s (limit {STALLED_SHARE:.0%})"
+        bound = limit(held, STALLED_SHARE, f"{STALLED_SHARE:.0%}")
+        text = f"all tasks stood still for disks {held.mean:.0%} of the last {WINDOW_S:g} s ({bound})"
         yield Evidence(text=text, metric=PRESSURE)
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from aie_agent.analysis.explain import HOST
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.lock_contention import WAIT_SECONDS, Episode
-from aie_agent.analysis.sustained import level_since, live, rising
+from aie_agent.analysis.sustained import level_since, limit, live, rising
 from aie_agent.analysis.window import rate
 from aie_agent.progress import RUNNING
 from aie_telemetry.api import Evidence, Finding, Severity
@@ -68,7 +68,8 @@ def page_faults(view: View, engine: str, now_s: float) -> Finding | None:
 
 
 def _of_faults(held: Episode, waited: float | None, view: View, engine: str, now_s: float) -> Iterator[Evidence]:
-    text = f"{held.mean:.0f} page faults a second needed the disk over the last {WINDOW_S:g} s (limit {FAULTS_PER_SECOND:g})"
+    bound = limit(held, FAULTS_PER_SECOND, f"{FAULTS_PER_SECOND:g}")
+    text = f"{held.mean:.0f} page faults a second needed the disk over the last {WINDOW_S:g} s ({bound})"
     yield Evidence(text=text, metric=MAJOR_FAULTS)
     if waited is not None:
         text = f"its threads waited for them {waited:.2f} s a second in total (limit {FAULT_THREADS:g})"
@@ -84,7 +85,8 @@ def swapping(view: View, now_s: float) -> list[Finding]:
     held = rising(view.store.scalars(SWAP_IN), SWAP_PAGES_PER_SECOND, WINDOW_S, now_s)
     if held is None:
         return []
-    text = f"{held.mean:.0f} pages a second came back from swap over the last {WINDOW_S:g} s (limit {SWAP_PAGES_PER_SECOND:g})"
+    bound = limit(held, SWAP_PAGES_PER_SECOND, f"{SWAP_PAGES_PER_SECOND:g}")
+    text = f"{held.mean:.0f} pages a second came back from swap over the last {WINDOW_S:g} s ({bound})"
     return [
         Finding(
             cause="swapping",
@@ -128,7 +130,8 @@ def host_memory_low(view: View, now_s: float) -> list[Finding]:
         size = f"{levels[0].value / _MIB:.0f} MiB of {total / _MIB:.0f} MiB"
         evidence.append(Evidence(text=f"{size} are available, {share:.1%} (limit {LOW_SHARE:.0%})", metric=AVAILABLE))
     if stalled is not None:
-        text = f"all tasks stood still for memory {stalled.mean:.0%} of the last {WINDOW_S:g} s (limit {STALLED_SHARE:.0%})"
+        bound = limit(stalled, STALLED_SHARE, f"{STALLED_SHARE:.0%}")
+        text = f"all tasks stood still for memory {stalled.mean:.0%} of the last {WINDOW_S:g} s ({bound})"
         evidence.append(Evidence(text=text, metric=PRESSURE))
     return [
         Finding(
