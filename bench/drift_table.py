@@ -1,0 +1,277 @@
+"""How often the rules of drift raise a false alarm, how soon they find a shift, and what they cost: by simulation, as tables.
+
+    make bench-drift          half a minute to two; every figure of docs/drift.md that is not of a real model
+
+Fails where the shipped rule raises more false alarms than it was calibrated to, finds a shift of half a standard deviation later
+than in 900 requests, or costs the request path more than 2 us.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+from scipy.stats import ks_2samp, norm
+
+from aie_agent.analysis.drift.calibrate import waiting_time
+from aie_agent.analysis.drift.critical import critical_integer
+from aie_agent.analysis.drift.reference import About, Aim, build
+from aie_agent.analysis.drift.rule import ALPHA, CONSECUTIVE, WINDOW
+from aie_agent.analysis.drift.watch import StatisticWatch
+from aie_agent.sources.statsd_aggregate import Aggregator
+from aie_telemetry.statsd import Sample
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+KNOWN: Final = 0
+"""The size of a reference that is the distribution itself."""
+
+_KNOWN_CRITICAL: Final = 0.1608  # of p < 0.01, n = 100, one sample: Kolmogorov's exact distribution
+_CHUNK: Final = 200_000
+
+
+def stream(rng: np.random.Generator, count: int, rho: float = 0.0) -> Floats:
+    """Standard normal values; each depends on the one before by `rho`."""
+    noise = rng.normal(size=count) * np.sqrt(1 - rho * rho)
+    noise[0] /= np.sqrt(1 - rho * rho)
+    values: Floats = lfilter([1], [1, -rho], noise)
+    return values
+
+
+def distances(reference: Floats, windows: Floats) -> Floats:
+    """D of each row of windows; an empty reference stands for the standard normal distribution."""
+    found = []
+    for start in range(0, len(windows), _CHUNK):
+        rows = np.sort(windows[start : start + _CHUNK], axis=1)
+        n = rows.shape[1]
+        index = np.arange(n) / n
+        if len(reference):
+            low, high = (
+                np.searchsorted(reference, rows) / len(reference),
+                np.searchsorted(reference, rows, "right") / len(reference),
+            )
+        else:
+            low = high = norm.cdf(rows)
+        found.append(np.maximum((low - index).max(axis=1), (index + 1 / n - high).max(axis=1)))
+    return np.concatenate(found)
+
+
+def critical(m: int) -> float:
+    """The distance of p < 0.01."""
+    return _KNOWN_CRITICAL if m == KNOWN else critical_integer(m, WINDOW, ALPHA) / (m * WINDOW)
+
+
+def reference(rng: np.random.Generator, m: int) -> Floats:
+    """A reference of `m` independent values."""
+    return np.sort(rng.normal(size=m))
+
+
+def beyond(rng: np.random.Generator, m: int, values: Floats, stride: int) -> Flags:
+    """Whether each window is beyond the threshold, one every `stride` values."""
+    windows = sliding_window_view(values, WINDOW)[::stride]
+    return distances(reference(rng, m), windows) >= critical(m) - 1e-12
+
+
+def alarms(flags: Flags, k: int, stride: int) -> int:
+    """Alarms of `k` in a row; after each the window is filled anew."""
+    count = run = at = 0
+    rest = -(-WINDOW // stride)
+    flagged = flags.tolist()
+    while at < len(flagged):
+        run = run + 1 if flagged[at] else 0
+        if run == k:
+            count, run, at = count + 1, 0, at + rest
+        else:
+            at += 1
+    return count
+
+
+def run_length(seed: int, m: int, stride: int, k: int, requests: int, rho: float = 0.0, references: int = 1) -> str:
+    """Mean requests between false alarms, with how many there were."""
+    rng = np.random.default_rng(seed)
+    each = requests // references
+    count = sum(alarms(beyond(rng, m, stream(rng, each, rho), stride), k, stride) for _ in range(references))
+    return f"{requests / count:,.0f} ({count})" if count else f"none in {requests:,}"
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """In Markdown."""
+    print(f"\n### {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def overlapping() -> None:
+    """What windows that overlap do to five in a row."""
+    cases = [(1, 1, 400_000, "1,480"), (1, 5, 800_000, "2,620"), (10, 5, 4_000_000, "26.6k"), (25, 5, 20_000_000, "1.65M")]
+    rows = []
+    for stride, k, requests, told in cases:
+        known = run_length(1, KNOWN, stride, k, requests)
+        finite = run_length(2, 1000, stride, k, requests, references=20)
+        rows.append([str(stride), str(k), known, told, finite])
+    header = ["a window every", "in a row", "known distribution (alarms)", "reference notes", "m = 1000 (alarms)"]
+    print_table("Requests between false alarms, independent values, p < 0.01", header, rows)
+
+
+def disjoint() -> None:
+    """The probability of five disjoint windows, given the reference's own error."""
+    rows = []
+    for m, references, told in ((500, 60, "6.0e-8"), (1000, 60, "5.1e-10"), (10_000, 40, "1.07e-10")):
+        rng = np.random.default_rng(3)
+        shares = np.array([beyond(rng, m, stream(rng, 1_000_000), WINDOW).mean() for _ in range(references)])
+        rows.append([f"{m:,}", f"{shares.mean():.4f}", f"{np.mean(shares**CONSECUTIVE):.1e}", told])
+    print_table("Five disjoint windows beyond p < 0.01", ["m", "one window", "five in a row", "reference notes"], rows)
+
+
+def dependent() -> None:
+    """What dependence does, and what calibration does about it."""
+    rows = []
+    failures = 0
+    for rho, told in ((0.0, "0.010; 2,620"), (0.3, "0.044; 711"), (0.5, "0.10; 365"), (0.7, "0.23; 198"), (0.9, "-")):
+        rng = np.random.default_rng(4)
+        single = beyond(rng, KNOWN, stream(rng, 2_000_000, rho), WINDOW).mean()
+        made = build({"x": stream(rng, 10_000, rho).tolist()}, About(model="m"), Aim(days=1))
+        column = made.header.columns[0]
+        values = stream(rng, 8_000_000, rho)
+        found = distances(np.array(made.values["x"]), values.reshape(-1, WINDOW))
+        count = alarms(found >= column.threshold - 1e-12, CONSECUTIVE, WINDOW)
+        raw = alarms(found >= column.critical_p01 / (column.m * WINDOW) - 1e-12, CONSECUTIVE, WINDOW)
+        failures += count > 2 * len(values) / made.header.aim.requests
+        rows.append(
+            [
+                f"{rho:g}",
+                f"{single:.3f}",
+                run_length(5, KNOWN, 1, 5, 400_000, rho),
+                told,
+                f"{len(values) / raw:,.0f}" if raw else f"none in {len(values):,}",
+                f"{column.critical / column.critical_p01:.2f}",
+                f"{len(values) / count:,.0f}" if count else f"none in {len(values):,}",
+            ]
+        )
+    header = [
+        "rho",
+        "one disjoint window",
+        "every request, 5",
+        "reference notes",
+        "disjoint, p < 0.01",
+        "threshold, calibrated",
+        "disjoint, calibrated",
+    ]
+    print_table("Values that depend on each other: requests between false alarms, calibrated to 86,400 (m = 10,000)", header, rows)
+    if failures:
+        sys.exit("more false alarms than calibrated to")
+
+
+CHANGES: Final[tuple[tuple[str, Callable[[Floats], Floats], str], ...]] = (
+    ("mean +0.3 sd", lambda x: x + 0.3, "6,824; 754"),
+    ("mean +0.5 sd", lambda x: x + 0.5, "580; 192"),
+    ("mean +1 sd", lambda x: x + 1.0, "500; 145"),
+    ("sd x1.5", lambda x: x * 1.5, "31k; 1,232"),
+    ("sd x2", lambda x: x * 2.0, "588; 193"),
+    ("sd x0.5", lambda x: x * 0.5, "523; 194"),
+)
+
+
+def delays() -> None:
+    """Requests until a change is found."""
+    rng = np.random.default_rng(6)
+    made = build({"x": rng.normal(size=1000).tolist()}, About(model="m"))
+    column, ordered = made.header.columns[0], np.array(made.values["x"])
+    rows = []
+    for name, change, told in CHANGES:
+        changed = change(rng.normal(size=(20_000, WINDOW)))
+        share = float((distances(ordered, changed) >= column.threshold - 1e-12).mean())
+        outside = float((((changed < column.low) | (changed > column.high)).sum(axis=1) >= column.outside).mean())
+        rows.append([name, _requests(share), _requests(outside), _stride_delay(rng, ordered, change, column.threshold), told])
+        if name == "mean +0.5 sd" and not WINDOW * (waiting_time(share) or 1e9) <= 900:
+            sys.exit("half a standard deviation is found too late")
+    header = [
+        "change",
+        "shipped rule: KS",
+        "shipped rule: out of range",
+        "every 25 requests, 5 (information)",
+        "reference notes (m = inf)",
+    ]
+    print_table("Requests until a change is found, on average (m = 1000)", header, rows)
+
+
+def _requests(share: float) -> str:
+    windows = waiting_time(share)
+    return "not in a million" if windows is None or windows * WINDOW > 1e6 else f"{windows * WINDOW:,.0f}"
+
+
+def _stride_delay(rng: np.random.Generator, ordered: Floats, change: Callable[[Floats], Floats], threshold: float) -> str:
+    longest = 6000
+    found = []
+    for _ in range(100):
+        values = np.concatenate([rng.normal(size=WINDOW), change(rng.normal(size=longest))])
+        flags = distances(ordered, sliding_window_view(values, WINDOW)[::25]) >= threshold - 1e-12
+        runs = sliding_window_view(flags, CONSECUTIVE).all(axis=1)
+        found.append((int(runs.argmax()) + CONSECUTIVE - 1) * 25 if runs.any() else None)
+    hits = [each for each in found if each is not None]
+    return f"{np.mean(hits):,.0f}" if len(hits) == len(found) else f"{len(hits)} % in {longest:,}"
+
+
+def cost() -> None:
+    """A request and statistic, beside what others take."""
+    rng = np.random.default_rng(7)
+    made = build({"x": rng.normal(size=1000).tolist()}, About(model="m"))
+    values = rng.normal(size=20_000).tolist()
+    plain, kept = (_aggregation_us(name, values) for name in ("aie_engine_inter_token_seconds", "aie_engine_output_entropy_nats"))
+    watch = StatisticWatch(made.header.columns[0], made.values["x"])
+    start = time.perf_counter()
+    for at, value in enumerate(values):
+        watch.take(value, float(at))
+    watched = (time.perf_counter() - start) / len(values) * 1e6
+    window, ordered = np.array(values[:WINDOW]), np.array(made.values["x"])
+    start = time.perf_counter()
+    for _ in range(20):
+        ks_2samp(ordered, window)
+    scipy_us = (time.perf_counter() - start) / 20 * 1e6
+    rows = [
+        ["StatsD thread: a sample of a histogram", f"{plain:.2f}"],
+        ["StatsD thread: the same, its value kept", f"{kept:.2f}"],
+        ["analysis, once a second, a value (windows included)", f"{watched:.2f}"],
+        ["scipy.stats.ks_2samp, a call (m = 1000)", f"{scipy_us:,.0f}"],
+        ["river's KSWIN, an update", _kswin_us(values)],
+    ]
+    print_table("Microseconds a request and statistic", ["what", "us"], rows)
+    if kept - plain > 2.0:
+        sys.exit("keeping a value takes more than 2 us")
+
+
+def _aggregation_us(name: str, values: Sequence[float]) -> float:
+    """The best of five rounds."""
+    samples = [Sample(name, "histogram", abs(value), (("engine", "e"), ("model", "m"))) for value in values[:1000]]
+    best = float("inf")
+    for _ in range(5):
+        aggregator = Aggregator()
+        start = time.perf_counter()
+        for sample in samples:
+            aggregator.add(sample)
+        best = min(best, (time.perf_counter() - start) / len(samples) * 1e6)
+    return best
+
+
+def _kswin_us(values: Sequence[float]) -> str:
+    try:
+        from river.drift import KSWIN
+    except ImportError:
+        return "not installed (600 by river's own table)"
+    detector = KSWIN(seed=1)
+    start = time.perf_counter()
+    for value in values[:500]:
+        detector.update(value)
+    return f"{(time.perf_counter() - start) / 500 * 1e6:,.0f}"
+
+
+if __name__ == "__main__":
+    for part in (cost, overlapping, disjoint, dependent, delays):
+        part()
