@@ -58,7 +58,8 @@ def _diurnal(minutes: Array, random: np.random.Generator) -> Array:
 
 def _steps(minutes: Array, random: np.random.Generator) -> Array:
     at = random.uniform(60.0, _MINUTES, 3)
-    return 512.0 * np.sum(minutes[:, None] >= at[None, :], axis=1)
+    passed: Array = (minutes[:, None] >= at[None, :]).astype(np.float64)
+    return np.asarray(512.0 * passed.sum(axis=1))
 
 
 def _doubled(minutes: Array, random: np.random.Generator) -> Array:

@@ -166,6 +166,18 @@ def test_outside_the_allocator() -> None:
     assert any("Python objects, native heap or mappings" in each for each in finding.not_visible)
 
 
+def test_memory_that_is_swapped_out_is_no_less_taken() -> None:
+    world = World("cpu")
+
+    def shape(second: float) -> dict[str, float]:
+        swap = Point("aie_process_swap_bytes", Kind.GAUGE, (("engine", "e"),), LEAK_S * second)
+        world.store.apply(Batch("process", world.now_s + 1, [swap]))
+        return {"physical": 6 * GB + world.noise()}
+
+    world.run(26, shape)
+    assert world.only().severity == "warning"
+
+
 def test_an_engine_that_does_not_tell_its_allocator() -> None:
     world = World("cpu")
     world.run(26, lambda s: {"physical": 6 * GB + LEAK_S * s + world.noise()})
@@ -282,6 +294,25 @@ def test_the_module_that_asked_for_it() -> None:
     world.run(26, shape)
     finding = world.only()
     assert any("asked for by libnccl.so.2" in each.text for each in finding.evidence)
+
+
+def test_what_the_driver_gave_where_nothing_tells_physical_memory() -> None:
+    """Of a GPU whose driver does not tell memory by process, probes still see what was asked of it."""
+    world = World()
+
+    def shape(second: float) -> dict[str, float]:
+        held = (("device", 10 * GB + LEAK_S * second), ("host", 2 * GB + 5 * LEAK_S * second))
+        points = [
+            Point("aie_cuda_memory_outstanding_bytes", Kind.GAUGE, (("engine", "e"), ("kind", kind)), value) for kind, value in held
+        ]
+        world.store.apply(Batch("bpf", world.now_s + 1, points))
+        return {"allocated": 8 * GB + world.noise(), "reserved": 9 * GB}
+
+    world.run(26, shape)
+    finding = world.only()
+    assert "outside the allocator" in finding.summary
+    assert finding.evidence[0].metric == "aie_cuda_memory_outstanding_bytes"
+    assert finding.evidence[0].text.startswith("memory asked of the CUDA driver"), "host memory is not on the device"
 
 
 class TestKvAccounting:

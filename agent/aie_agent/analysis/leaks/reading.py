@@ -18,6 +18,7 @@ CLASSES: Final = "aie_cuda_memory_class_bytes"
 _OUTSTANDING: Final = "aie_cuda_memory_outstanding_bytes"
 _ON_DEVICE: Final = frozenset({"device", "managed", "async", "vmm"})
 _RESPONSE_CACHE: Final = "aie_engine_response_cache_bytes"
+_SWAP: Final = "aie_process_swap_bytes"
 _CPU: Final = "cpu"
 _SAME_START_S: Final = 5.0
 """Two sources may tell the same start a little differently."""
@@ -67,14 +68,17 @@ def devices(store: Store, engine: str, now_s: float) -> list[str]:
 
 
 def sample(store: Store, engine: str, device: str, now_s: float, *, only_gpu: bool) -> Sample:
-    """An engine's memory on a device now. `only_gpu` says that this is its only GPU: what was asked of CUDA's driver lies there."""
+    """An engine's memory on a device now; on a CPU with what of it is swapped out, which is no less taken. `only_gpu` says that
+    this is its only GPU: what was asked of CUDA's driver lies there."""
 
     def level(metric: str) -> float | None:
         return store.current(metric, now_s, engine=engine, device=device)
 
+    physical = level(PHYSICAL)
+    swapped = store.current(_SWAP, now_s, engine=engine) if device == _CPU else None
     return Sample(
         now_s,
-        level(PHYSICAL),
+        physical if physical is None or swapped is None else physical + swapped,
         level(ALLOCATED),
         level(RESERVED),
         _outstanding(store, engine, now_s) if only_gpu else None,

@@ -15,6 +15,7 @@ from aie_agent.analysis.leaks.standing import RANK, Standing
 _RESTARTED: Final = 0.5
 """Physical memory below this share of what it was after the warm-up: the engine began anew, or put its weights away."""
 _GROWS: Final = 0.5
+_MOST_PAST: Final = 16
 _RESTART_WORDS: Final = frozenset(
     {"start", "started", "restart", "restarted", "load", "loaded", "reload", "reloaded", "lora", "adapter", "capture", "captured"}
     | {"graph", "reshard", "resharded", "shard", "sharding", "warmup", "warm", "swap", "swapped", "deploy", "deployed", "scale"}
@@ -97,7 +98,8 @@ class Watch:
     def restart(self) -> None:
         """What it watches begins anew, and so does its warm-up. A leak that was found until then stays found."""
         if self.warm_s is not None:
-            self.past += [each._replace(how="restarted") for each in self.found()] + list(self._ended())
+            ended = [each._replace(how="restarted") for each in self.found()]
+            self.past = [*self.past, *ended, *self._ended()][-_MOST_PAST:]
             self.judged = self.judged or self._has_judged()
         self.restarts += self.begin_s is not None
         self.begin_s = self.warm_s = self._first_request_s = self._requests_before = self._base_bytes = None
