@@ -7,6 +7,7 @@ import logging
 from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.drift.analyser import DriftAnalyser
 from aie_agent.analysis.drift.files import assigned
+from aie_agent.analysis.engine_causes.cache_watch import CacheAnalyser
 from aie_agent.analysis.leaks.analyser import LeakAnalyser
 from aie_agent.analysis.leaks.settings import MEGABYTE, LeakSettings
 from aie_agent.config import Config, LeaksSection
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 def build(config: Config) -> list[Analyser]:
     """Reads the references of drift; what cannot be used is told to the log, and the rest goes on."""
-    analysers: list[Analyser] = []
+    analysers: list[Analyser] = [CacheAnalyser()]
     if config.leaks.enabled:
         analysers.append(LeakAnalyser(leak_settings(config.leaks)))
     if config.drift.enabled:

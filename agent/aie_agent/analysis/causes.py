@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 from aie_agent.analysis.agent_causes import agent_blind
-from aie_agent.analysis.engine_causes.cache import cache_hit_collapse
 from aie_agent.analysis.engine_causes.cpu_fallback import cpu_fallback
 from aie_agent.analysis.engine_causes.gone import engine_down, oom_killed
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
@@ -48,7 +47,6 @@ ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (
     prefill_interference,
     tokenizer_bound,
     python_gc,
-    cache_hit_collapse,
     lock_contention,
     gil_contention,
     series_refused,
@@ -138,6 +136,10 @@ OF_SUBJECTS: Final[frozenset[str]] = frozenset(
         *(f"gpu_xid_{family}" for family in XID_FAMILIES),
         *FAULTS,
         "agent_blind",
+        # Of the analysers.
+        "cache_hit_collapse",
+        *("memory_leak", "memory_fragmentation", "kv_accounting"),
+        *("input_drift", "output_drift", "output_collapse", "nan_logits"),
     }
 )
 """What SUBJECT_CAUSES and the analysers find: the causes that no function of ENGINE_CAUSES is called by. Each cause has a page in

@@ -1,0 +1,113 @@
+"""Follows the hit rates of engines' caches over half an hour: what the rule of `cache` looks at.
+
+A cache is cold after its engine was started: for `WARM_UP_S` after its counters began anew nothing is said of few hits, and what
+was before stays the measure, over a restart of the agent as well. After half an hour the time before is forgotten, and a finding
+ends although the cache may still not hit: the hit rate itself stays on the boards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, LOW, Block, Cache, collapse, finding_of
+from aie_agent.analysis.engine_causes.readings import REQUESTS, risen
+from aie_agent.analysis.findings import View
+from aie_agent.samples import Point
+from aie_telemetry.api import Finding
+
+BLOCKS: Final = 180
+WARM_UP_S: Final = 300.0
+
+_Key = tuple[str, str]  # engine, cache
+
+
+class CacheAnalyser:
+    """See `Analyser`. A few KB an engine that has caches."""
+
+    name = "caches"
+
+    def __init__(self) -> None:
+        self._blocks: dict[_Key, deque[Block]] = {}
+        self._warm_s: dict[_Key, float] = {}
+        self._block_s = 0.0
+        self._found: list[Finding] = []
+
+    def observe(self, view: View, now_s: float) -> None:
+        """Looks at the last seconds of each cache; every `BLOCK_S` they are kept."""
+        is_due = not 0 <= now_s - self._block_s < BLOCK_S
+        self._found = []
+        for engine in view.engines:
+            if view.state(engine) != "down":
+                for cache in CACHES:
+                    self._look(view, engine, cache, now_s, is_due)
+        if is_due:
+            self._block_s = now_s
+            self._blocks = {key: blocks for key, blocks in self._blocks.items() if key[0] in view.engines}
+            self._warm_s = {key: until_s for key, until_s in self._warm_s.items() if until_s > now_s}
+
+    def findings(self, now_s: float) -> Sequence[Finding]:
+        """`cache_hit_collapse`, at most one an engine and cache."""
+        return self._found
+
+    def points(self, now_s: float) -> Sequence[Point]:
+        """None: the counters themselves are on the page."""
+        return ()
+
+    def dump(self) -> Mapping[str, Any]:
+        """The blocks of each cache."""
+        rows = [[engine, cache, [list(block) for block in blocks]] for (engine, cache), blocks in sorted(self._blocks.items())]
+        return {"caches": rows}
+
+    def restore(self, state: Mapping[str, Any], now_s: float) -> None:
+        """Raises ValueError for what `dump` did not give."""
+        try:
+            known = {
+                (str(engine), str(cache)): deque((Block(*map(float, block)) for block in blocks), BLOCKS)
+                for engine, cache, blocks in state["caches"]
+            }
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not the blocks of caches: {error}") from error
+        self._blocks = known
+
+    def _look(self, view: View, engine: str, cache: Cache, now_s: float, is_due: bool) -> None:
+        key = engine, cache.name
+        newest = _newest(view, engine, cache, now_s)
+        if newest is None:
+            if key not in self._blocks:
+                return
+            newest = Block(0.0, 0.0, _ended(view, engine, now_s))
+        if key in self._blocks and _began_anew(view, engine, cache, now_s):
+            self._warm_s[key] = now_s + WARM_UP_S
+        if newest.queries > 0 and now_s < self._warm_s.get(key, 0.0):
+            return
+        if newest.hits <= LOW * newest.queries:
+            # The last kept block may reach into the newest seconds.
+            fell = collapse([*list(self._blocks.get(key, ()))[:-1], newest], cache.together)
+            if fell is not None:
+                self._found.append(finding_of(engine, cache, fell, now_s))
+        if is_due and (newest.queries > 0 or key in self._blocks):
+            self._blocks.setdefault(key, deque(maxlen=BLOCKS)).append(newest)
+
+
+def _newest(view: View, engine: str, cache: Cache, now_s: float) -> Block | None:
+    """The last seconds of a cache; None where its counters are not current."""
+    queries = risen(view, engine, cache.queries, now_s - BLOCK_S, now_s)
+    hits = risen(view, engine, cache.hits, now_s - BLOCK_S, now_s)
+    return None if queries is None or hits is None else Block(queries, hits, _ended(view, engine, now_s))
+
+
+def _ended(view: View, engine: str, now_s: float) -> float:
+    return risen(view, engine, REQUESTS, now_s - BLOCK_S, now_s, outcome="ok") or 0.0
+
+
+def _began_anew(view: View, engine: str, cache: Cache, now_s: float) -> bool:
+    """Whether its counter of lookups began within the last seconds, or fell, as with a new process."""
+    for series in view.store.scalars(cache.queries, engine=engine):
+        points = list(series.ring.since(now_s - BLOCK_S))
+        is_new = bool(points) and points[0][0] > now_s - BLOCK_S and len(points) == len(series.ring)
+        if is_new or any(not after >= before for (_, before), (_, after) in pairwise(points)):
+            return True
+    return False
