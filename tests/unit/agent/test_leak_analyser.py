@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from aie_agent.analysers import leak_settings
 from aie_agent.analysis.findings import Limits, ProcessState, View
 from aie_agent.analysis.leaks.analyser import LeakAnalyser
-from aie_agent.analysis.leaks.build import build, settings_of
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.config import LeaksSection
 from aie_agent.config_values import Duration
@@ -414,14 +414,11 @@ def test_a_suspicion_is_a_warning_where_memory_is_full_soon() -> None:
 
 
 def test_the_configuration() -> None:
-    assert settings_of(LeaksSection()) == LeakSettings(), "the defaults are those of the analysis"
+    assert leak_settings(LeaksSection()) == LeakSettings(), "the defaults are those of the analysis"
     section = LeaksSection(time_scale=60.0, limit_mb_per_hour=60.0, warm_up=Duration(3600.0))
-    settings = settings_of(section)
+    settings = leak_settings(section)
     assert settings.warm_up_s == 60.0
     assert settings.limit_bytes_per_s == pytest.approx(60 * MB / 3600 * 60)
-    (analyser,) = build(section)
-    assert analyser.name == "leaks"
-    assert build(LeaksSection(enabled=False)) == ()
 
 
 def test_an_engine_that_is_down_is_left_alone() -> None:
