@@ -11,6 +11,7 @@ import msgspec
 from aie_ebpf import attaching
 from aie_ebpf.attaching import Attached, Noted
 from aie_ebpf.budget import Mix, mix_of
+from aie_ebpf.compilation import Compilation
 from aie_ebpf.cuda_libraries import CudaLibraries, cuda_libraries
 from aie_ebpf.cuda_probes import CUDA_TEXT, LAUNCH_TEXT
 from aie_ebpf.door import Bcc, BpfError, Module
@@ -57,6 +58,7 @@ class UprobeSets:
         """What was found in files, for all who ask."""
         self._modules: dict[_Group, Module] = {}
         self._failed: dict[_Group, str] = {}
+        self._compilations: dict[_Group, Compilation] = {}
         self._cuda: CudaReader | None = None
         self._launches: LaunchReader | None = None
         self._gc: GcReader | None = None
@@ -88,7 +90,7 @@ class UprobeSets:
         if fresh:
             is_first = not attached.probes
             try:
-                module = self._module(name)
+                module = yield from self._module(name)
                 note = self._noter(name)
                 errors = yield from attaching.attach_points(module, self._way, fresh, target.tgid, attached, note)
                 if is_first and attached.probes and self._cuda is not None and name in _CUDA.sets:
@@ -170,14 +172,18 @@ class UprobeSets:
 
         return note
 
-    def _module(self, name: str) -> Module:
+    def _module(self, name: str) -> Generator[None, None, Module]:
         """Raises BpfError, at every call after one that failed."""
         group = _group_of(name)
         if group in self._failed:
             raise BpfError(self._failed[group])
         if group not in self._modules:
+            compilation = self._compilations.setdefault(group, Compilation(self._bcc, (*_BASE, *group.programs)))
+            yield from compilation.wait()
+            if group in self._modules:  # another waited for it, too
+                return self._modules[group]
             try:
-                module = self._bcc.compile(*_BASE, *group.programs)
+                module = compilation.result()
                 self._read_from(group, module)
             except BpfError as error:
                 self._failed[group] = str(error)

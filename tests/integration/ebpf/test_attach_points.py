@@ -134,8 +134,6 @@ def test_the_version_that_is_called(tmp_path: Path, caller: Path, counter: Modul
 def test_a_library_that_was_upgraded_under_the_process(
     tmp_path: Path, caller: Path, counter: Module, way: Way, replaced: bool
 ) -> None:
-    tmp_path: Path, caller: Path, counter: Module, way: Way, replaced: bool
-) -> None:
     library = shared_library(tmp_path / "libcuda.so.1", WORK)
     with calling(caller, library) as target:
         library.unlink()
