@@ -131,9 +131,11 @@ def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | No
     )
 
 
-def episode(series: Series, begins: float, ends: float, window_s: float) -> Episode | None:
+def episode(series: Series, begins: float, ends: float, window_s: float, least: float | None = None) -> Episode | None:
     """Whether a counter of seconds says that at least `begins` threads waited, and since then at no time fewer than `ends`; each an
-    average over `window_s`. Looks as far back as the series goes; before its first `window_s` nothing is said."""
+    average over `window_s`. It begins only where most of its steps by themselves reach `least` (`ends`, if that is None). Looks as
+    far back as the series goes; before its first `window_s` nothing is said."""
+    least = ends if least is None else least
     points = list(series.ring.since(0.0))
     times = [time_s for time_s, _ in points]
     steps = [gain(before, after) for (_, before), (_, after) in pairwise(points)]
@@ -145,7 +147,7 @@ def episode(series: Series, begins: float, ends: float, window_s: float) -> Epis
         if times[first] > time_s - window_s:
             continue
         mean = (waited[now] - waited[first]) / (time_s - times[first])
-        if since_s is None and mean >= begins and _is_no_burst(times[first : now + 1], steps[first:now], ends):
+        if since_s is None and mean >= begins and _is_no_burst(times[first : now + 1], steps[first:now], least):
             since_s = time_s
         elif since_s is not None and mean < ends:
             since_s = None

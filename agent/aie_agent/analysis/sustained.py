@@ -24,7 +24,7 @@ def rising(all_series: Iterable[Series], begins: float, window_s: float, now_s: 
     if not current:
         return None
     now = rate(current[:1], now_s - window_s, now_s)
-    return episode(current[0], begins, begins / 2, window_s) if now is not None and now >= begins / 4 else None
+    return episode(current[0], begins, begins / 2, window_s, begins) if now is not None and now >= begins / 4 else None
 
 
 def limit(found: Episode, begins: float, written: str) -> str:

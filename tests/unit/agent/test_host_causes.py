@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -191,6 +192,37 @@ def test_who_takes_the_cpus_decides_what_to_do() -> None:
     pushed = world.engine(cpu_starved)
     assert pushed is not None
     assert "move it away" in pushed.advice
+
+
+def _healthy_second(second: int, noise: random.Random) -> Rows:
+    """A busy engine on a host that has enough of everything, with what comes now and then: a compilation, a part of the weights
+    that is touched for the first time, a backup, a checkpoint, a neighbour of the hypervisor that wakes up."""
+    burst = {name: second % every < length for name, every, length in (("cpu", 300, 3), ("load", 600, 4), ("other", 97, 2))}
+    return {
+        QUEUE: noise.expovariate(10.0) + 3.0 * burst["cpu"],
+        CPU: 1.5 + noise.random(),
+        RUNNING: float(noise.randint(1, 8)),
+        FAULTS: float(noise.randint(0, 10)) + 4000.0 * burst["load"],
+        FAULT_WAIT: noise.random() * 0.02 + 0.5 * burst["load"],
+        DISK_WAIT: noise.random() * 0.05 + 0.9 * burst["load"],
+        STEAL: noise.random() * 0.08 + 1.5 * burst["other"],
+        "aie_host_cpus": 4.0,
+        SWAP_IN: float(noise.randint(0, 20)) + 2000.0 * burst["other"],
+        "aie_host_swap_out_pages_total": 4000.0 * burst["load"],
+        AVAILABLE: (6.0 + noise.random() - 5.0 * burst["other"]) * GIB,
+        TOTAL: 64 * GIB,
+        MEMORY_FULL: noise.random() * 0.02,
+        IO_FULL: noise.random() * 0.1 + 0.8 * burst["load"],
+        **quota(10.0, float(noise.random() < 0.3) + 8.0 * burst["cpu"]),
+    }
+
+
+def test_an_hour_of_a_healthy_host_has_no_finding() -> None:
+    world, noise = CauseWorld(), random.Random(7)
+    for second in range(3600):
+        world.live(1, _healthy_second(second, noise))
+        found = [each for case in CASES.values() for each in world.subjects(case.cause)]
+        assert found == [], (second, found)
 
 
 def test_starvation_of_an_engine_that_serves_nobody_is_information() -> None:

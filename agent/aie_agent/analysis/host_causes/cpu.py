@@ -4,9 +4,10 @@ CPUs to others.
 Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none.
 
 What is reported although nothing is broken: an engine that starts more threads than it has CPUs and does so on purpose (a
-compilation with a worker for each CPU that takes longer than `WINDOW_S`); a quota set so low that it is reached by design. On a
-host with a CPU to spare for each thread that is ready none of them says a thing, whatever the load: the time waited is then that
-of a wake-up, some ten microseconds. The rate of false alarms is 0 there, and elsewhere one for each such compilation.
+compilation with a worker for each CPU that takes longer than half of `WINDOW_S`); a quota set so low that it is reached by design.
+On a host with a CPU to spare for each thread that is ready none of them says a thing, whatever the load: the time waited is then
+that of a wake-up, some ten microseconds. The rate of false alarms is 0 there (a simulated hour with bursts of three seconds has
+none), and elsewhere one for each such compilation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ THROTTLED_PERIODS: Final = "aie_process_cgroup_throttled_periods_total"
 THROTTLED_S: Final = "aie_process_cgroup_throttled_seconds_total"
 HOST_CPU: Final = "aie_host_cpu_seconds_total"
 
-WINDOW_S: Final = 5.0
+WINDOW_S: Final = 8.0
 STARVED_THREADS: Final = 0.5
 STARVED_SHARE: Final = 0.3
 """Of the time in which its threads could have run. A busy engine of as many threads as it has CPUs waits for below a tenth."""

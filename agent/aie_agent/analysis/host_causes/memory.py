@@ -1,7 +1,7 @@
 """Memory that is not where it is needed: pages that come from the disk, swap, and a host that is nearly out of it.
 
 What is reported although nothing is broken: an engine that maps its weights and is asked first for one part of them and then, after
-more than `WINDOW_S`, for another (a mixture of experts that warms up); a host that is packed on purpose so that less than
+more than half of `WINDOW_S`, for another (a mixture of experts that warms up); a host that is packed on purpose so that less than
 `LOW_SHARE` stays available. An engine that loads is not judged, since no request runs then; page cache counts as available, and
 pages that only go out to swap are no harm. On a host with memory to spare the rate of false alarms is 0.
 """
