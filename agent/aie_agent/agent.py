@@ -36,7 +36,7 @@ from aie_agent.request_values import RequestValues
 from aie_agent.runners import Runners
 from aie_agent.samples import Batch
 from aie_agent.sources.bpf import build as bpf
-from aie_agent.sources.bpf.source import BpfSource
+from aie_agent.sources.bpf.source import BpfSource, nobody
 from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
@@ -111,7 +111,8 @@ class Agent:
         self._nvml = nvml.build(config.gpu, procfs, self._engines)
         if self._nvml is not None:
             self._runners.add(self._nvml)
-        self._probes = bpf.build(config.bpf, self._engines, procfs, float(config.store.window))
+        tell_xid = self._nvml.tell_xid if self._nvml is not None else nobody
+        self._probes = bpf.build(config.bpf, self._engines, procfs, float(config.store.window), tell_xid)
         if isinstance(self._probes, BpfSource):
             self._runners.add(self._probes)
         self._stacks = StackEvidence(float(config.store.retention), self._clock)

@@ -19,6 +19,7 @@ from aie_agent import simulate
 from aie_agent.sources.kernel_log import KERNEL_FACILITY, USER_FACILITY, KernelLog, Record
 from aie_agent.sources.nvml.bus_id import bus_id
 from aie_agent.sources.nvml.door import Absent, Device, Door
+from aie_agent.sources.nvml.xid import from_tracepoint
 from aie_agent.sources.nvml.xids import Xids
 from aie_telemetry.xids import COMMON
 
@@ -128,6 +129,21 @@ def test_records_that_were_overwritten_are_counted_and_the_reader_goes_on(tmp_pa
     log.close()
     assert [record.sequence for record in records] == [1]
     assert log.overruns == 1
+
+
+def test_the_drivers_tracepoint_stands_in_for_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """And for nothing else: it tells what the log tells, and an error counts once."""
+    report = from_tracepoint("0000:3b:00", 79, "GPU has fallen off the bus.", time.time())
+    assert report is not None
+    readable = tmp_path / "log"
+    readable.write_bytes(b"")
+    for path, count in ((tmp_path / "none", 1.0), (readable, 0.0)):
+        xids = Xids(kernel_log=KernelLog(path))
+        xids.collect({})
+        xids.tell(report)
+        assert len(xids.collect({}).events) == count
+        assert xids.counts("0000:3b:00").get("79", 0.0) == count
+        xids.close()
 
 
 def test_a_log_that_may_not_be_read_is_a_state_and_not_an_error(tmp_path: Path) -> None:

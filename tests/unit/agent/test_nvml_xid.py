@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from aie_agent.sources.kernel_log import Record, parse
 from aie_agent.sources.nvml.bus_id import bus_id, sysfs_name
-from aie_agent.sources.nvml.xid import MATCH_WITHIN_S, MAX_GPUS, MAX_NUMBERS_OF_A_GPU, XidCounter, XidReport, from_kernel_log
+from aie_agent.sources.nvml.xid import (
+    MATCH_WITHIN_S,
+    MAX_GPUS,
+    MAX_NUMBERS_OF_A_GPU,
+    XidCounter,
+    XidReport,
+    from_kernel_log,
+    from_tracepoint,
+)
 from aie_telemetry.xids import BY_NUMBER, COMMON, XIDS, describe
 
 BUS = "0000:3b:00"
@@ -181,3 +189,10 @@ def test_the_catalogue_is_in_order_and_says_what_to_do() -> None:
     assert all(xid.meaning and xid.action.endswith(".") for xid in XIDS)
     assert describe(79) == f"XID 79: {BY_NUMBER[79].meaning}"
     assert describe(9999) == "XID 9999"
+
+
+def test_what_the_drivers_tracepoint_tells() -> None:
+    """Its device is written as in the log; a device that is no GPU is none of ours."""
+    told = from_tracepoint("0000:3b:00", 31, "pid='4242', name=python, Ch 00000008", 5.0)
+    assert told == XidReport("0000:3b:00", 31, 5.0, "tracepoint", 4242, "pid='4242', name=python, Ch 00000008")
+    assert from_tracepoint("nvswitch0", 31, "", 5.0) is None

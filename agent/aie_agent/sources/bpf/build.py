@@ -8,7 +8,7 @@ from typing import Protocol
 from aie_agent.config import BpfSection
 from aie_agent.identity import Engines
 from aie_agent.samples import Count
-from aie_agent.sources.bpf.source import EVERYTHING, BpfSource
+from aie_agent.sources.bpf.source import EVERYTHING, BpfSource, XidTeller, nobody
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf import prerequisites
 from aie_ebpf.prerequisites import Prerequisite
@@ -59,6 +59,7 @@ def build(
     engines: Engines,
     procfs: Procfs,
     window_s: float,
+    tell_xid: XidTeller = nobody,
     found: Sequence[Prerequisite] | None = None,
 ) -> BpfSource | NoProbes:
     """The source, unless the configuration or the host rules it out. `found` is what the host offers, for tests."""
@@ -67,4 +68,4 @@ def build(
     unmet = [item for item in (prerequisites.check() if found is None else found) if not item.met]
     if unmet:
         return NoProbes("; ".join(f"{item.name}: {item.found}" for item in unmet), unmet[0].remedy)
-    return BpfSource(engines, procfs, section, window_s)
+    return BpfSource(engines, procfs, section, window_s, tell_xid)

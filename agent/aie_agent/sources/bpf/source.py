@@ -34,6 +34,14 @@ EVERYTHING: Final = "ebpf"
 """Stands for all sets where none works."""
 
 
+XidTeller = Callable[[str, int, str, float], None]
+"""Takes an error that the NVIDIA driver's tracepoint told of: device, number, words, when."""
+
+
+def nobody(device: str, code: int, text: str, now_s: float) -> None:
+    """Where no GPUs are read."""
+
+
 class BpfSource:
     """`aie_process_wait_*`, `aie_cuda_*`, `aie_host_block_io_*` and the costs of probes. `window_s` is over how long locks are
     added up. `command` and `keeper` are for tests."""
@@ -46,10 +54,12 @@ class BpfSource:
         procfs: Procfs,
         section: BpfSection,
         window_s: float,
+        tell_xid: XidTeller = nobody,
         command: Sequence[str] = COMMAND,
         keeper: Callable[[Sequence[str], Callable[[], float]], Keeper] = Keeper,
     ) -> None:
         self.period_s = float(section.period)
+        self._tell_xid = tell_xid
         self._engines = engines
         self._procfs = procfs
         self._keeper = keeper((*command, *arguments(section)), time.monotonic)
@@ -119,6 +129,8 @@ class BpfSource:
             self._coverage = self._coverage if report.coverage is None else report.coverage
             self._locks.take(report, now_s)
             batch.events += [self._oom_event(kill, now_s) for kill in report.oom_kills]
+            for xid in report.xids:
+                self._tell_xid(xid.device, xid.code, xid.text, now_s)
             for engine, kind in kinds_held(report):
                 self._kinds.setdefault(engine, {})[kind] = None
         try:

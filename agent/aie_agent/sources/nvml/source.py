@@ -21,6 +21,7 @@ from aie_agent.sources.nvml.memory import Memory
 from aie_agent.sources.nvml.process_join import GpuContexts, GpuProcesses
 from aie_agent.sources.nvml.roster import Entry, Roster, points
 from aie_agent.sources.nvml.session import Session, on_host
+from aie_agent.sources.nvml.xid import from_tracepoint
 from aie_agent.sources.nvml.xids import Xids
 from aie_telemetry.api import GpuFault, GpuProcess
 
@@ -127,6 +128,12 @@ class NvmlSource:
             log.warning("NVML is left open: a call to it does not return; it is closed when the process ends")
         self._lanes.close()
         self._apart.close()
+
+    def tell_xid(self, device: str, code: int, text: str, now_s: float) -> None:
+        """The driver's tracepoint told of an error, as probes saw it."""
+        report = from_tracepoint(device, code, text, now_s)
+        if report is not None and self._xids is not None:
+            self._xids.tell(report)
 
     def counts(self) -> Iterable[Count]:
         """What the calls cost, and which failed."""

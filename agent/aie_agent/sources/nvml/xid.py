@@ -56,6 +56,13 @@ def from_kernel_log(record: Record, time_s: float) -> XidReport | None:
     return XidReport(bus, int(match["xid"]), time_s, "kernel_log", blamed or None, text)
 
 
+def from_tracepoint(device: str, xid: int, text: str, time_s: float) -> XidReport | None:
+    """What the driver's tracepoint told (nvidia:nvidia_dev_xid): the same as its line in the log. None for what is no GPU."""
+    bus = bus_id(device)
+    pid = _PID.search(text)
+    return None if bus is None else XidReport(bus, xid, time_s, "tracepoint", int(pid[1]) or None if pid else None, text)
+
+
 class _Tally:
     """One XID of one GPU: how often, when last, and what one source told of and the other has not yet."""
 

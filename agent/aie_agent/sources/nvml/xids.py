@@ -88,6 +88,12 @@ class Xids:
         self._events = XidEvents(door, devices, self._clock, wait_ms)
         return True
 
+    def tell(self, report: XidReport) -> None:
+        """A third source, the driver's tracepoint, told of an error. It tells what the log tells, and stands in for it where that
+        cannot be read; else it is passed over, so that nothing counts twice."""
+        if self._log_problem is not None:
+            self._left.append(report)
+
     def unwatch(self) -> bool:
         """The session is about to end. What came is told at the next `collect`. Blocks until the waiter has ended, at most some
         seconds. False while it does not end: it is inside NVML, and the session must be left alone."""
