@@ -46,7 +46,12 @@ class Made:
         for name, tgid in tgids.items():
             self.engines.declare(name, Origin.STATSD, tgid)
         self.source = BpfSource(
-            self.engines, procfs, SECTION, 60.0, command(behaviour), lambda line, clock: Keeper(line, clock, silent_after_s)
+            self.engines,
+            procfs,
+            SECTION,
+            60.0,
+            command=command(behaviour),
+            keeper=lambda line, clock: Keeper(line, clock, silent_after_s),
         )
         self.store = Store(max_series=10_000, retention_s=300.0, canonical=self.engines.canonical)
         self.batches: list[Batch] = []
