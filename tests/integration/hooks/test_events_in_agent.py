@@ -31,7 +31,8 @@ def agent(start: Start, tmp_path: Path) -> tuple[Program, str]:
 
 def _events(url: str) -> tuple[api.Event, ...]:
     status, body = get(f"{url}/api/v1/events")
-    return msgspec.json.decode(body, type=api.Events).events if status == 200 else ()
+    events = msgspec.json.decode(body, type=api.Events).events if status == 200 else ()
+    return tuple(event for event in events if event.kind != "finding")  # the agent's own: what it makes of them
 
 
 def _values(url: str) -> dict[str, float]:
