@@ -19,7 +19,7 @@ MOST_ROWS: Final = 20_000
 """Of a file; it is then complete."""
 
 MOST_FILES: Final = 64
-_MOST_WAITING: Final = 1000
+_MOST_WAITING: Final = 10_000
 _NAMES: Final = [each.name for each in STATISTICS]
 
 
