@@ -193,13 +193,18 @@ class Line:
             tier, result = found
             self.standing = first_found(self.standing, tier, result, self._bins, self._by, self.time_s)
         before = self.standing
-        self.standing, how = after_bin(before, self._bins, self._by, self._settings)
+        until_s = self.time_s(self._bins[-1].number + 1)
+        probed = self._was_probed(until_s)
+        self.standing, how = after_bin(before, self._bins, self._by, self._settings, probed=probed)
         if how is not None:
-            self._note_end(before, how, self.time_s(self._bins[-1].number + 1))
+            self._note_end(before, how, until_s)
+
+    def _was_probed(self, until_s: float) -> bool:
+        return until_s - self._probed_s <= 2 * self._settings.bin_s
 
     def _note_end(self, before: Standing, how: End, until_s: float) -> None:
         """What was a leak until now is remembered, and so is a suspicion that a probe has settled."""
-        probed = how == "returned" and until_s - self._probed_s <= 2 * self._settings.bin_s
+        probed = how == "returned" and self._was_probed(until_s)
         if before.level == "leak" or probed:
             self.past = [*self.past[1 - _MOST_PAST :], Past("probed" if probed else how, before, until_s)]
 

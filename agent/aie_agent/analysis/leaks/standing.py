@@ -20,6 +20,8 @@ RANK: Final[dict[Level, int]] = {"none": 0, "suspect": 1, "leak": 2}
 """How grave."""
 _RETURNED: Final = 0.3
 """A floor that is back to less than this share of the rise: the memory was given back."""
+_RETURNED_PROBED: Final = 0.5
+"""The same where it was asked for: that half of it comes back then is no chance."""
 _STOPPED: Final = 0.25
 """A window that rises by less than this share of what the leak would have added: it has stopped."""
 _IDLE: Final = 0.25
@@ -100,13 +102,16 @@ def _floor(bins: Sequence[Bin], by: Adjust) -> float:
     return min(each.low.adjusted(by) for each in bins)
 
 
-def after_bin(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings) -> tuple[Standing, End | None]:
-    """The standing after one more bin, and how it ended, if it did."""
+def after_bin(
+    standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings, *, probed: bool = False
+) -> tuple[Standing, End | None]:
+    """The standing after one more bin, and how it ended, if it did. `probed`: the engine was just made to give back what it only
+    retains."""
     if standing.level == "none" or standing.tier == FAST:
         return standing, None
     level = bins[-1].low.adjusted(by)
     base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
-    if level < base + _RETURNED * (peak - base):
+    if level < base + (_RETURNED_PROBED if probed else _RETURNED) * (peak - base):
         return NOTHING, "returned"
     if level > peak:
         standing = standing._replace(peak=bins[-1].low)

@@ -51,24 +51,33 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
         return WholeVerdict(verdict, None, None, None, None, None, (*_quiet(watch, settings, verdict), *notes))
     verdict, found = chosen
     standing = found.standing
+    full = _full(watch, found, capacity_bytes)
+    evidence = (*_evidence(found, watch, settings), *_others(watch, found), *(full[1:] if full else ()), *notes)
+    return WholeVerdict(
+        verdict,
+        found.leak_class,
+        standing.slope.value,
+        standing.since_s,
+        confidence(standing),
+        full[0] if full else None,
+        evidence,
+    )
+
+
+def _full(watch: Watch, found: Found, capacity_bytes: float | None) -> tuple[float, str] | None:
+    """In how many seconds the memory is full, and a sentence; None where its size is not known, or it rises no more."""
     last = watch.last.physical_bytes
-    full_s = None
-    if capacity_bytes is not None and last is not None and not found.how and standing.slope.value > 0:
-        full_s = max(capacity_bytes - last, 0.0) / standing.slope.value
-    evidence = (*_evidence(found, watch, settings), *_others(watch, found), *notes)
-    if full_s is not None:
-        soonest = max(capacity_bytes - last, 0.0) / standing.slope.high if capacity_bytes and last is not None else 0.0
-        evidence = (*evidence, f"at this rate it is full in {in_hours(full_s)}, in {in_hours(soonest)} at the earliest")
-    since_s = standing.since_s
-    return WholeVerdict(verdict, found.leak_class, standing.slope.value, since_s, confidence(standing), full_s, evidence)
+    if capacity_bytes is None or last is None or found.how:
+        return None
+    left, slope = max(capacity_bytes - last, 0.0), found.standing.slope
+    text = f"at this rate it is full in {in_hours(left / slope.value)}, in {in_hours(left / slope.high)} at the earliest"
+    return left / slope.value, text
 
 
 def _choose(watch: Watch) -> tuple[Verdict, Found] | None:
     """The gravest of all that stood: a leak that goes on or was cut short, then what was given back, then a suspicion."""
     current = watch.found()
-    leaks = [
-        each for each in (*current, *watch.past) if each.standing.level == "leak" and each.how in ("", "restarted", "returned")
-    ]
+    leaks = [each for each in (*current, *watch.past) if each.standing.level == "leak" and each.how in _STANDS]
     if leaks:
         worst = max(leaks, key=lambda each: (not each.line.total, each.standing.slope.value))
         return _BY_CLASS.get(worst.leak_class, "leak"), worst
