@@ -84,7 +84,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "engine_hung": frozenset(
         {"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate", "agent_blind"}
     ),
-    "engine_stopped": frozenset({"queue_saturation", "client_flood", "error_rate"}),
+    "engine_stopped": frozenset({"queue_saturation", "client_flood", "error_rate", "agent_blind"}),
     "cpu_fallback": _SLOW | {"client_flood"},
     "client_flood": frozenset({"queue_saturation", "tokenizer_bound"}),
     "kv_preemption": _SLOW,
