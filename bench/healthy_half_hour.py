@@ -64,7 +64,7 @@ def watch(world: World, minutes: float, tell: Callable[[str], None]) -> list[Fou
     """What was found, once each."""
     found: dict[tuple[str, str], Found] = {}
     left_s = minutes * MINUTE_S
-    load = world.load or 1.0
+    load = world.load
     for number, phase in enumerate(itertools.cycle(PHASES)):
         if left_s <= 0:
             return list(found.values())
@@ -97,7 +97,7 @@ def main() -> int:
     arguments = parser.parse_args()
     os.nice(arguments.nice)
     with tempfile.TemporaryDirectory(prefix="aie-healthy-") as directory, World(SETUP, Path(directory)) as world:
-        print(f"steady load {world.load or 0.0:.2f} requests/s", flush=True)
+        print(f"steady load {world.load:.2f} requests/s", flush=True)
         found = watch(world, arguments.minutes, lambda text: print(text, flush=True))
         outcomes = Counter(world.clients.outcomes)
     for each in found:

@@ -14,7 +14,7 @@ PLAIN: Final = Setup("plain")
 MEMORY: Final = Setup("memory")
 GPUS: Final = Setup("gpus", gpus=8)
 CACHED: Final = Setup("cached", engine_options=("--response-cache-bytes", str(64 << 20)), body=repeated_chat)
-DRIFT: Final = Setup("drift", body=demo_chat, drift=True)
+DRIFT: Final = Setup("drift", body=demo_chat, share=0.7, drift=True)
 
 Inject = Callable[[World], AbstractContextManager[None]]
 """Breaks the world while it is entered, and repairs it when it is left."""

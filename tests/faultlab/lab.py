@@ -30,14 +30,15 @@ Tell = Callable[[str], None]
 
 def run(faults: Sequence[Fault], directory: Path, tell: Tell) -> Iterator[Result]:
     """The result of each fault, in an order in which those with one setup come together."""
-    load: float | None = None
+    loads: dict[tuple[str, float], float] = {}
     names = [each.setup.name for each in faults]
     ordered = sorted(faults, key=lambda fault: names.index(fault.setup.name))
     for setup, group in itertools.groupby(ordered, key=lambda fault: fault.setup):
         tell(f"setup {setup.name}: engine and agent start")
-        with World(setup, directory / setup.name, load) as world:
-            load = world.load
-            tell(f"setup {setup.name}: {load or 0.0:.2f} requests/s")
+        key = setup.body.__name__, setup.share
+        with World(setup, directory / setup.name, loads.get(key)) as world:
+            loads[key] = world.load
+            tell(f"setup {setup.name}: {world.load:.2f} requests/s")
             before: frozenset[Key] = frozenset()
             for fault in group:
                 tell(f"{fault.name}: {fault.what}")

@@ -34,13 +34,14 @@ _INSIDE: Final = Path(__file__).with_name("inside")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Faults with equal setups share a world. `body` is what its clients ask; `drift`: its requests are compared with the reference
-    that ships."""
+    """Faults with equal setups share a world. `body` is what its clients ask, and `share` how much, of what the engine takes;
+    `drift`: all of its answers are compared with the reference that ships."""
 
     name: str
     engine_options: tuple[str, ...] = ()
     gpus: int = 0
     body: Body = short_chat
+    share: float = SHARE
     drift: bool = False
 
 
@@ -50,7 +51,7 @@ class World:
     def __init__(self, setup: Setup, directory: Path, load: float | None = None) -> None:
         """`load` in requests a second: None measures what the engine takes, and sends a share of that."""
         self.setup = setup
-        self.load = load
+        self.load = load or 0.0
         self.agents = 0
         self._directory = directory
         self._stack = contextlib.ExitStack()
@@ -81,8 +82,8 @@ class World:
         self._stack.callback(lambda: self.engine.stop())
         self.start_engine()
         self.clients = self._stack.enter_context(Clients(self.engine_url, self.setup.body))
-        if self.load is None:
-            self.load = SHARE * self.clients.capacity()
+        if not self.load:
+            self.load = self.setup.share * self.clients.capacity()
         self.clients.send(self.load)
         self._stack.callback(lambda: self.agent.stop())
         self.start_agent()
@@ -97,6 +98,8 @@ class World:
             "AIE_FAULTLAB_SOCKET": str(self._directory / "inside.sock"),
             "AIE_STATSD": self.statsd,
         }
+        if self.setup.drift:
+            environment["AIE_FAULTLAB_SAMPLE"] = "1"
         self.engine = Program("aie-engine", arguments, self._directory / "engine.log", environment)
         until(self._is_ready, "aie-engine is not ready", self.engine)
         if self.gpus is not None:

@@ -35,6 +35,13 @@ def listen(path: str) -> None:
     threading.Thread(target=_serve, args=(server,), name="faultlab", daemon=True).start()
 
 
+def look_at_share(rate: float) -> None:
+    """The engine's hooks look at so many of its answers, where their default is a tenth."""
+    from aie_hooks.logits import LogitsHooks
+
+    LogitsHooks.__init__.__kwdefaults__ = {"rate": rate}
+
+
 def _serve(server: socket.socket) -> None:
     running: dict[str, contextlib.ExitStack] = {}
     while True:
@@ -153,15 +160,14 @@ def regex_backtracking(seconds: float = 0.6) -> Iterator[None]:
 @contextlib.contextmanager
 def gc_storm(objects: int = 1_500_000, pause_s: float = 0.3) -> Iterator[None]:
     """Many small objects that live, and a full collection every moment."""
-    held: list[list[object]] = [[] for _ in range(objects)]
 
     def collect(over: threading.Event) -> None:
-        while not over.wait(pause_s):
+        held: list[list[object]] = [[] for _ in range(objects)]
+        while held and not over.wait(pause_s):
             gc.collect()
 
     with _threads(1, "collector", collect):
         yield
-    held.clear()
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------------------
