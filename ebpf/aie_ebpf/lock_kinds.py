@@ -25,13 +25,15 @@ Address = tuple[int, int]
 
 
 class Seen(NamedTuple):
-    """What happened at an address: waits, the hand-offs that ended them, seconds waited and held, over how many seconds."""
+    """What happened at an address: waits, the hand-offs that ended them, seconds waited and held, over how many seconds; and waits
+    for a mutex that said itself that it was fought for."""
 
     waits: float = 0.0
     handoffs: float = 0.0
     wait_s: float = 0.0
     held_s: float = 0.0
     period_s: float = 0.0
+    contended: float = 0.0
 
 
 _NOTHING: Final = Seen()
@@ -55,6 +57,8 @@ class LockKinds:
         """LOCK or IDLE. An address at which nothing has ended yet is IDLE: so is a lock that is never given back, where the
         processes' state and their stacks tell more."""
         seen = self._seen.get(address, _NOTHING)
+        if seen.waits and seen.contended >= _SHARE * seen.waits:
+            return LOCK
         handed = seen.handoffs >= max(_FEWEST_HANDOFFS, _SHARE * seen.waits)
         return LOCK if handed and seen.held_s >= _HELD * min(seen.wait_s, seen.period_s) else IDLE
 

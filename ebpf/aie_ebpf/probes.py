@@ -48,7 +48,8 @@ class PerfEvent(NamedTuple):
 SETS: Final[tuple[ProbeSet, ...]] = (
     ProbeSet("locks", "locks", When.ALWAYS,
              sees="futex waits by address; the GIL by its address inside _PyRuntime",
-             blind="locks that spin; which thread holds one; the line of code (see aie-agent stacks)"),
+             blind="locks that spin, or park each thread at an address of its own (absl, parking_lot, Go, CPython 3.14's PyMutex); "
+                   "which thread holds one; the line of code (see aie-agent stacks)"),
     ProbeSet("sched", "sched", When.ALWAYS,
              sees="delays in the run queue, and time off the CPU by reason",
              blind="what a thread does while it runs"),

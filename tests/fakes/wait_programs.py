@@ -99,6 +99,25 @@ def starved() -> dict[str, float]:
     return {"run_queue_s": waited}
 
 
+def starved_in_kernel() -> dict[str, float]:
+    """As `starved`, but this one is nearly always inside a system call: it is preempted there."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    until = time.monotonic() + SECONDS
+    child = os.fork()
+    if child == 0:
+        while time.monotonic() < until:
+            sum(range(1000))
+        os._exit(0)
+    before = _run_queue_s()
+    buffer = bytearray(8 << 20)
+    with open("/dev/zero", "rb", buffering=0) as zeros:
+        while time.monotonic() < until:
+            zeros.readinto(buffer)
+    waited = _run_queue_s() - before
+    os.waitpid(child, 0)
+    return {"run_queue_s": waited}
+
+
 def _run_queue_s() -> float:
     return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 

@@ -5,7 +5,8 @@
  * A wait is not always for a lock: an idle worker waits for work in the same call. They are told apart by who wakes, and when: a
  * thread that has waited for a lock has it then, and wakes the next one itself, at the same address, when it is done (a hand-off,
  * after a time of holding). The workers of a queue are woken by others; where they pass the queue's own lock on, they do it at once.
- * User space judges by the share of hand-offs and by the time of holding.
+ * User space judges by the share of hand-offs and by the time of holding. An owner that takes its lock again at once never waits:
+ * there only the mutex itself says that it is fought for.
  */
 #define FUTEX_WAIT 0
 #define FUTEX_WAKE 1
@@ -23,6 +24,8 @@
 #define IS_WAIT (1 << FUTEX_WAIT | 1 << FUTEX_WAIT_BITSET | 1 << FUTEX_LOCK_PI | 1 << FUTEX_WAIT_REQUEUE_PI | 1 << FUTEX_LOCK_PI2)
 #define IS_WAKE (1 << FUTEX_WAKE | 1 << FUTEX_WAKE_BITSET | 1 << FUTEX_WAKE_OP | 1 << FUTEX_UNLOCK_PI | 1 << FUTEX_REQUEUE | 1 << FUTEX_CMP_REQUEUE)
 #define EAGAIN 11
+/* glibc's mutex, and others that took after it: the word is 2 while somebody waits for it. Conditions wait by FUTEX_WAIT_BITSET. */
+#define MUTEX_CONTENDED 2
 
 struct lock {
     u64 address; /* for the GIL, of _PyRuntime: it is several words */
@@ -35,12 +38,14 @@ struct lock_use {
     u64 wait_ns;
     u64 longest_ns; /* not atomic: of two at once, the shorter may win */
     u64 handoffs;
-    u64 held_ns; /* from the end of a wait to the hand-off that followed it */
+    u64 held_ns;   /* from the end of a wait to the hand-off that followed it */
+    u64 contended; /* waits for a mutex that says so itself */
 };
 
 struct waiting {
     u64 start_ns;
     u64 run_queue_ns; /* of it, ready and without a CPU: sched counts that */
+    u64 contended;
     struct lock lock;
 };
 
@@ -77,7 +82,8 @@ TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
         lock.is_gil = 1;
     }
     if (command & IS_WAIT) {
-        struct waiting waiting = {.start_ns = bpf_ktime_get_ns(), .lock = lock};
+        bool contended = (args->op & FUTEX_CMD) == FUTEX_WAIT && args->val == MUTEX_CONTENDED;
+        struct waiting waiting = {.start_ns = bpf_ktime_get_ns(), .contended = contended, .lock = lock};
         if (futex_waiting.update(&tid, &waiting)) note_lost(LOST_FUTEX);
     } else if (command & IS_WAKE) {
         struct visit visit = {.address = lock.address, .tid = tid};
@@ -108,6 +114,7 @@ TRACEPOINT_PROBE(syscalls, sys_exit_futex) {
             ns = ns > waiting->run_queue_ns ? ns - waiting->run_queue_ns : 0;
             __sync_fetch_and_add(&use->waits, 1);
             __sync_fetch_and_add(&use->wait_ns, ns);
+            __sync_fetch_and_add(&use->contended, waiting->contended);
             if (ns > use->longest_ns) use->longest_ns = ns;
         }
         struct visit visit = {.address = lock.address, .tid = tid};

@@ -3,6 +3,8 @@
  * Where the threads of watched processes spend the time in which they do not run: in the run queue, or asleep, and why. Needs
  * futex_waiting of locks.bpf.c and in_sync: a sleep inside one of those is theirs.
  */
+/* Above these bits sched_switch says that the thread was preempted in the kernel (0x100): it may run on. */
+#define TASK_STATES 0xff
 #define TASK_UNINTERRUPTIBLE 0x02
 #define TASK_GONE (0x10 | 0x20) /* EXIT_DEAD, EXIT_ZOMBIE */
 #define MULTI_SLEEP_NS 100000000
@@ -75,7 +77,7 @@ TRACEPOINT_PROBE(sched, sched_switch) {
     struct watched *process = watched.lookup(&tgid);
     if (process && !is_off(process, SET_SCHED)) {
         hit(process, SET_SCHED);
-        leaves(prev, tgid, args->prev_state, now);
+        leaves(prev, tgid, args->prev_state & TASK_STATES, now);
     }
     struct thread *thread = threads.lookup(&next);
     if (!thread || !thread->off_ns) return 0;

@@ -63,8 +63,9 @@ class WaitsReader:
     def __init__(self, module: Module, loaded: Collection[str]) -> None:
         """`loaded` are the sets that the module has. Raises BpfError."""
         self._times = module.table("times", "I", _TIMES) if "sched" in loaded else None
-        self._locks = module.table("locks", "QII", "5Q") if "locks" in loaded else None
-        self._waiting = module.table("futex_waiting", "I", "3Q2I") if "locks" in loaded else None
+        self._locks = module.table("locks", "QII", "6Q") if "locks" in loaded else None
+        self._waiting = module.table("futex_waiting", "I", "4Q2I") if "locks" in loaded else None
+        self._threads = module.table("threads", "I", "3QII") if "sched" in loaded else None
         self._kinds = LockKinds()
         self._read_ns = 0
         self._ongoing: dict[int, _Ongoing] = {}
@@ -76,6 +77,14 @@ class WaitsReader:
             if self._times is not None:
                 self._times.put((tgid,), _NO_TIMES)
             self._last_times[tgid] = _NO_TIMES
+
+    def begin(self, name: str) -> None:
+        """A set is about to be attached, perhaps again: what was under way when it was detached ended long ago. Raises BpfError."""
+        if name == "locks" and self._waiting is not None:
+            self._waiting.drain()
+            self._ongoing.clear()
+        elif name == "sched" and self._threads is not None:
+            self._threads.drain()
 
     def forget(self, tgid: int) -> None:
         """Ends to count for a process."""
@@ -147,10 +156,10 @@ class WaitsReader:
         assert self._locks is not None
         ongoing = {key[0]: value for key, value in self._waiting.items()}
         period_s, self._read_ns = (now_ns - self._read_ns) / _NS if self._read_ns else 0.0, now_ns
-        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, held_ns) in self._locks.drain():
+        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, held_ns, contended) in self._locks.drain():
             use = use_at((tgid, address), bool(is_gil))
             use.waits, use.wait_ns, use.longest_ns, use.handoffs = waits, wait_ns, longest_ns, handoffs
-            self._kinds.note((tgid, address), Seen(waits, handoffs, wait_ns / _NS, held_ns / _NS, period_s))
+            self._kinds.note((tgid, address), Seen(waits, handoffs, wait_ns / _NS, held_ns / _NS, period_s, contended))
         self._credit(ongoing, now_ns, use_at)
         return uses
 
@@ -162,7 +171,7 @@ class WaitsReader:
             entry = ongoing.get(tid)
             if entry is None or entry[0] != last.start_ns:
                 use_at(last.address, last.is_gil).wait_ns -= last.credited_ns
-        for tid, (start_ns, run_queue_ns, address, tgid, is_gil) in ongoing.items():
+        for tid, (start_ns, run_queue_ns, _contended, address, tgid, is_gil) in ongoing.items():
             place = (tgid, address)
             earlier = before.get(tid)
             credited = earlier.credited_ns if earlier is not None and earlier.start_ns == start_ns else 0

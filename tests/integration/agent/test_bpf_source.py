@@ -237,11 +237,11 @@ def test_there_is_no_source_where_the_host_does_not_allow_it() -> None:
     procfs = Procfs()
     engines = Engines(procfs.start_ticks)
     unmet = [Prerequisite("privilege", False, "not held by user 1000", "run as root"), Prerequisite("BCC", True, "installed", "")]
-    probes = build(BpfSection(), engines, procfs, 60.0, unmet)
+    probes = build(BpfSection(), engines, procfs, 60.0, found=unmet)
     assert isinstance(probes, NoProbes)
     (coverage,) = probes.coverage("chat")
     assert (coverage.state, coverage.reason, coverage.remedy) == ("off", "privilege: not held by user 1000", "run as root")
-    switched_off = build(BpfSection(enabled=False), engines, procfs, 60.0, [])
+    switched_off = build(BpfSection(enabled=False), engines, procfs, 60.0, found=[])
     assert isinstance(switched_off, NoProbes)
     assert "bpf.enabled" in switched_off.coverage("chat")[0].reason
-    assert isinstance(build(BpfSection(), engines, procfs, 60.0, [unmet[1]]), BpfSource)
+    assert isinstance(build(BpfSection(), engines, procfs, 60.0, found=[unmet[1]]), BpfSource)

@@ -18,11 +18,15 @@ START_S = 120.0
 """What a busy machine may take to compile and calibrate."""
 
 
+_LAST_SAID = 4000
+
+
 class Child:
     """One child: what it said so far, and what it is told."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pipe: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], pipe: socket.socket, log: Path) -> None:
         self.process = process
+        self._log = log
         self._pipe = pipe
         self._frames = Frames()
         self._fresh: deque[ToAgent] = deque()
@@ -55,8 +59,14 @@ class Child:
             self._pipe.settimeout(max(deadline_s - time.monotonic(), 0.01))
             data = self._pipe.recv(1 << 16)
             if not data:
-                raise EOFError("the child has ended")
+                raise EOFError(self._ended())
             self._fresh.extend(for_agent(body) for body in self._frames.feed(data))
+
+    def _ended(self) -> str:
+        """That it has, how, and the last of what it said."""
+        status = self.process.wait(timeout=START_S)
+        said = self._log.read_text(errors="replace")[-_LAST_SAID:]
+        return f"the child has ended with status {status}; last told: {self.messages[-1:]}; its standard error:\n{said}"
 
     def reports(self, count: int) -> list[Report]:
         """The next `count` reports."""
@@ -78,7 +88,7 @@ def running_child(*arguments: str, log: Path) -> Iterator[Child]:
     ours, its = socket.socketpair()
     with log.open("wb") as stderr, its:
         process = subprocess.Popen([sys.executable, "-m", "aie_ebpf", *arguments], stdin=its, stderr=stderr)
-    child = Child(process, ours)
+    child = Child(process, ours, log)
     try:
         child.until(lambda message: isinstance(message, Ready), START_S)
         yield child

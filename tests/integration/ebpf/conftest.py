@@ -71,8 +71,8 @@ class Observed(NamedTuple):
 def observe(host: HostProbes) -> Callable[..., Observed]:
     """Runs one of the programs and reads the probes every 0.2 s while it does."""
 
-    def run(name: str, *arguments: str, python: str = sys.executable) -> Observed:
-        command = [python, str(PROGRAMS), name, *arguments]
+    def run(name: str, *arguments: str, python: str = sys.executable, script: str = str(PROGRAMS)) -> Observed:
+        command = [python, *([script] if script else []), name, *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
             assert program.stdin is not None
             assert program.stdout is not None

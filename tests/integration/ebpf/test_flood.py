@@ -18,8 +18,10 @@ import pytest
 from aie_ebpf import budget
 from aie_ebpf.calibrate import UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.messages import Cost, Coverage, Ready, Report, ToAgent
+from aie_ebpf.uprobe_links import Way
 from tests.fakes.flood_program import LANDING_PAD, Flood, build
 from tests.integration.ebpf.bpf_child import Child, running_child
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -40,8 +42,9 @@ def floods(tmp_path: Path) -> Iterator[tuple[Flood, Flood]]:
 
 
 @pytest.fixture
-def child(tmp_path: Path) -> Iterator[Child]:
-    with running_child("--budget", str(RATIO), "--period", str(budget.LOOK_S), log=tmp_path / "stderr") as running:
+def child(tmp_path: Path, way: Way) -> Iterator[Child]:
+    arguments = "--budget", str(RATIO), "--period", str(budget.LOOK_S), "--uprobes", way
+    with running_child(*arguments, log=tmp_path / "stderr") as running:
         yield running
 
 
@@ -60,6 +63,7 @@ def _costs(*messages: ToAgent) -> list[Cost]:
     return [cost for report in reports for cost in report.costs if cost.set == SET]
 
 
+@both_ways
 def test_a_flood_is_left_alone_at_once(child: Child, floods: tuple[Flood, Flood]) -> None:
     quiet, flood = floods
     flood.begin()
@@ -67,7 +71,10 @@ def test_a_flood_is_left_alone_at_once(child: Child, floods: tuple[Flood, Flood]
     bare = flood.slices()
     bare_s = sum(each.cpu_s for each in bare) / sum(each.calls for each in bare)
     child.watch(quiet.tgid)
+    asked_s = time.monotonic()
     child.until(_has_state("part", quiet.tgid))  # compiled and attached; it is all that this library has
+    longest_s = max(message.period_s for message in child.messages if isinstance(message, Report))
+    assert longest_s < (time.monotonic() - asked_s) / 2, "reports and judgements do not wait for the compiler"
     child.messages.clear()
     first_s = time.monotonic()
 

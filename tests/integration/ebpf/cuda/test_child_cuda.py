@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, ToAgent, WindowClosed
+from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, Target, ToAgent, Watch, WindowClosed
+from aie_ebpf.processes import start_ticks
+from aie_ebpf.uprobe_links import Way
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.bpf_child import Child, running_child
+from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = [needs_gcc, pytest.mark.usefixtures("bpf")]
 
@@ -17,11 +22,10 @@ PERIOD_S = 0.3
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+@pytest.fixture
+def child(tmp_path: Path, way: Way) -> Iterator[Child]:
     """A child whose budget is no matter here."""
-    log = tmp_path_factory.mktemp("child") / "stderr"
-    with running_child("--period", str(PERIOD_S), "--budget", "1", log=log) as running:
+    with running_child("--period", str(PERIOD_S), "--budget", "1", "--uprobes", way, log=tmp_path / "stderr") as running:
         yield running
 
 
@@ -49,6 +53,7 @@ def coverage_of(child: Child, tgid: int) -> dict[str, Coverage]:
     return {row.set: row for row in message.coverage or () if row.tgid == tgid}
 
 
+@both_ways
 def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child: Child) -> None:
     with stand_in.start("engine") as program:
         child.watch(program.tgid)
@@ -57,6 +62,7 @@ def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child
             "cuda_memory": "on", "cuda_sync": "on", "cuda_copy": "on", "cuda_launch": "window",
         }  # fmt: skip
 
+        assert until(child, lambda of: of.waits.gpu_sync is not None).waits.gpu_sync == 0.0, "attached, and nothing synchronised"
         program.step()
         loaded = until(child, lambda of: of.cuda is not None and bool(of.cuda.copies)).cuda
         assert loaded is not None
@@ -83,3 +89,23 @@ def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child
         assert hung.waits.gpu_sync == pytest.approx(sync.blocked_s)
     child.watch()
     child.until(lambda message: isinstance(message, Report) and not message.processes)
+
+
+def test_memory_after_all_modules_are_compiled(stand_in: StandIn, child: Child) -> None:
+    """The budget of DESIGN 4, with what CUDA, its launches and the garbage collector need."""
+    with (
+        stand_in.start("engine") as program,
+        subprocess.Popen(["/usr/bin/python3", "-c", "input()"], stdin=subprocess.PIPE) as python,
+    ):
+        targets = (("cuda", program.tgid), ("python", python.pid))
+        child.tell(
+            Watch(targets=tuple(Target(engine=name, tgid=tgid, start_ticks=start_ticks(tgid) or 0) for name, tgid in targets))
+        )
+        coverage_of(child, program.tgid)
+        for engine, name in (("cuda", "cuda_launch"), ("python", "gc")):
+            child.tell(OpenWindow(set=name, engine=engine, seconds=0.1))
+            closed = child.until(lambda message: isinstance(message, WindowClosed))
+            assert isinstance(closed, WindowClosed)
+            assert (closed.engine, closed.set, closed.reason) == (engine, name, "")
+        assert child.reports(2)[-1].resident_bytes < 125 << 20
+        python.kill()
