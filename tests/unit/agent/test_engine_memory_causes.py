@@ -80,6 +80,16 @@ def test_what_the_record_lacks_is_left_out() -> None:
     assert finding.not_visible == ("could not be read at that moment: memory_stats: RuntimeError",)
 
 
+def test_the_device_is_in_the_summary_if_nowhere_else() -> None:
+    finding = EngineWorld(events=[oom({"asked_bytes": GIB})]).engine(cuda_oom)
+    assert finding is not None
+    assert "failed on cuda0" in finding.summary
+    unnamed = Event(time_s=BEGIN_S, kind="oom", engine="e", summary="no memory")
+    nowhere = EngineWorld(events=[unnamed]).engine(out_of_memory)
+    assert nowhere is not None
+    assert "failed on its device" in nowhere.summary
+
+
 def test_a_pool_on_a_cpu_has_a_name_of_its_own() -> None:
     world = EngineWorld(events=[oom({"device": "cpu", "asked_bytes": 1.0 * GIB})])
     assert world.engine(cuda_oom) is None

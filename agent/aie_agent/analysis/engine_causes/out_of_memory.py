@@ -66,7 +66,7 @@ def _finding(cause: str, view: View, engine: str, now_s: float, is_device: Calla
     events = [
         event
         for event in view.events
-        if event.kind == "oom" and event.engine == engine and now_s - event.time_s < TOLD_S and is_device(_word(event, "device"))
+        if event.kind == "oom" and event.engine == engine and now_s - event.time_s < TOLD_S and is_device(_device(event))
     ]
     if not events:
         return None
@@ -79,7 +79,7 @@ def _finding(cause: str, view: View, engine: str, now_s: float, is_device: Calla
         subject=engine,
         severity="critical" if _lately(events, now_s) >= OFTEN else "warning",
         since_s=min(event.time_s for event in events),
-        summary=f"engine {engine}: {what} failed on {_word(last, 'device') or 'its device'}, {verdict.words}",
+        summary=f"engine {engine}: {what} failed on {_device(last) or 'its device'}, {verdict.words}",
         evidence=tuple(_evidence(last, events, now_s)),
         advice=verdict.advice,
         not_visible=(f"could not be read at that moment: {unread}",) if (unread := _word(last, "unreadable")) else (),
@@ -132,6 +132,11 @@ def _evidence(last: Event, events: Sequence[Event], now_s: float) -> Iterator[Ev
 def _number(details: Mapping[str, float | str], name: str) -> float | None:
     value = details.get(name)
     return None if value is None or isinstance(value, str) else float(value)
+
+
+def _device(event: Event) -> str:
+    """As its details say, else as its summary does; empty where neither does."""
+    return _word(event, "device") or event.summary.partition("out of memory on ")[2].partition(":")[0]
 
 
 def _word(event: Event, name: str) -> str:
