@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -80,18 +80,14 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text  # Python reads 1_000, nobody writes it
 
 
 def _extend(path: Path, first_row: int, name: str, column: array[float], cells: Sequence[str]) -> None:
     try:
         column.extend(map(float, cells))
+        if any("_" in cell for cell in cells):
+            raise ValueError("a digit separator")
     except ValueError as error:
         index = next(index for index, cell in enumerate(cells) if not _is_number(cell))
         raise TableError(f"{path}, line {first_row + index}: {name}: not a number: {cells[index][:40]!r}") from error
-
-
-def write_table(path: Path, columns: dict[str, Sequence[float]]) -> None:
-    """Writes columns of one length. Raises OSError."""
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows(chain([list(columns)], zip(*columns.values(), strict=True)))

@@ -110,6 +110,7 @@ def test_a_constant_stream_is_an_alarm(reference: Path, tmp_path: Path, capsys: 
         ("entropy,surprisle\n1,2\n", "columns missing: surprisal (there are: entropy, surprisle)"),
         ("entropy,surprisal\n1\n", "line 2: 1 fields, the header has 2"),
         ("entropy,surprisal\n1,2\n3,abc\n", "line 3: surprisal: not a number: 'abc'"),
+        ("entropy,surprisal\n1,1_000\n", "line 2: surprisal: not a number: '1_000'"),
         ("entropy,surprisal\n1,\n", "line 2: surprisal: not a number: ''"),
         ("entropy,surprisal,model\n1,2,a\n1,2,b\n", "of several models"),
         ('entropy,surprisal\n"1,2\n', "no CSV"),
@@ -158,6 +159,15 @@ def test_a_file_written_elsewhere_is_read(reference: Path, tmp_path: Path, capsy
     stream.write_text("\ufefftime_s, entropy ,surprisal\r\n\r\n" + rows + "\r\n", newline="")
     status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
     assert (status, verdict["requests"], verdict["state"]) == (0, 600, "ok")
+
+
+def test_a_column_that_the_reference_does_not_have_is_told(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": _normal(600, 5), "canary": _normal(600, 6, 9.0)})
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    assert (status, set(verdict["per_statistic"])) == (0, {"entropy", "surprisal"})
+    assert verdict["warnings"][-1] == "not in the reference, and not compared: canary"
 
 
 def _build(tmp_path: Path, recording: Path, name: str, *more: str) -> Path:

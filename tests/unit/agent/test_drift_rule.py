@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ks_2samp
 
 from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
 from aie_agent.analysis.drift.reference import About, Reference, build
@@ -98,6 +99,19 @@ def test_answers_that_scatter_less_are_less_stable(reference: Reference) -> None
     assert Check.STABILITY in [check for _, check in found]
     assert watch.stability_ratio is not None
     assert watch.stability_ratio < 0.4
+
+
+def test_every_window_has_scipys_distance(reference: Reference) -> None:
+    rng = random.Random(8)
+    watch = _watch(reference)
+    for _ in range(20):
+        window = [round(rng.gauss(0.2, 1.2), 1) for _ in range(100)]
+        _take(watch, window)
+        assert watch.last is not None
+        assert watch.last.distance == pytest.approx(ks_2samp(list(reference.values["x"]), window).statistic, abs=1e-12)
+        assert watch.last.distance == watch.running_distance()
+        low, high = watch.column.low, watch.column.high
+        assert watch.last.outside == sum(value < low or value > high for value in window)
 
 
 def test_a_constant_stream_is_found_after_so_many(reference: Reference) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aie_agent.analysis.drift.reference import Reference
+from aie_agent.analysis.drift.reference import Column, Reference
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
@@ -93,8 +93,13 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
         reference_sha256=header.sha256,
         rule=RULE,
         per_statistic=verdicts,
-        warnings=header.warnings,
+        warnings=(*header.warnings, *_passed_over(columns, stream)),
     )
+
+
+def _passed_over(columns: Mapping[str, Column], stream: Mapping[str, Sequence[float]]) -> list[str]:
+    extra = [name for name in stream if name not in columns]
+    return [f"not in the reference, and not compared: {', '.join(extra)}"] if extra else []
 
 
 def _judge_one(watch: StatisticWatch, values: Sequence[float]) -> tuple[StatisticVerdict, _Alarm | None]:

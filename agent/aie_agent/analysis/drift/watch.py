@@ -18,6 +18,10 @@ LESS_STABLE: Final = 0.5
 """Of the least that the reference scatters over as many requests: below it, the outputs have collapsed."""
 
 
+STRIDE: Final = 25
+"""Values between two looks at the running estimate."""
+
+
 class Check(StrEnum):
     """What raises an alarm."""
 
@@ -139,9 +143,9 @@ class StatisticWatch:
         return deviation / self.column.deviation if deviation is not None and self.column.deviation else None
 
     def running_distance(self) -> float | None:
-        """Of the last hundred values, wherever the windows are; None until there are as many since the start. For information: such
-        windows overlap, so that chance gives the threshold within some thousand requests."""
-        if self._running_at != self.taken:
+        """Of the last hundred values, wherever the windows are, computed anew every `STRIDE` of them; None until there are as many
+        since the start. For information: such windows overlap, so that chance gives the threshold within some thousand requests."""
+        if self._running is None or self.taken - self._running_at >= STRIDE:
             self._running_at, self._running = self.taken, self._running_now()
         return self._running
 
