@@ -33,10 +33,11 @@ def _killed(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kv_too_small(world: World) -> Iterator[None]:
-    """Enough for one request at a time, and not for the long ones."""
-    world.restart_engine("--kv-tokens", "160")
+    """Enough for one short request at a time (they take up to 57 tokens), while six clients more than usual ask."""
+    world.restart_engine("--kv-tokens", "64")
     try:
-        yield
+        with world.clients.flood(6):
+            yield
     finally:
         world.restart_engine()
 
@@ -78,7 +79,7 @@ ENGINE_FAULTS: Final = (
     Fault("flood", "200 clients that ask again at once", PLAIN, _flood, ("client_flood",), _SLOW),
     Fault(
         "kv-too-small",
-        "restarted with a KV cache for one request",
+        "restarted with a KV cache for one request, six clients more",
         PLAIN,
         _kv_too_small,
         ("queue_saturation", "kv_preemption", "client_flood"),
