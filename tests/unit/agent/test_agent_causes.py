@@ -100,6 +100,6 @@ def test_probes_that_nobody_wants_or_that_see_a_part_are_no_news() -> None:
 
 def _probes(unmet: list[Prerequisite] | None) -> NoProbes:
     procfs = Procfs()
-    built = build(BpfSection(enabled=unmet is not None), Engines(procfs.start_ticks), procfs, 60.0, unmet or [])
+    built = build(BpfSection(enabled=unmet is not None), Engines(procfs.start_ticks), procfs, 60.0, found=unmet or [])
     assert isinstance(built, NoProbes)
     return built
