@@ -211,7 +211,10 @@ class Module:
         ctypes.set_errno(0)
         fd = self._library.bpf_attach_uprobe(program, kind, event.encode(), os.fsencode(path), offset, tgid, semaphore_offset)
         if fd < 0:
-            raise BpfError(f"{path}+{offset:#x} cannot be probed: {os.strerror(ctypes.get_errno() or _ENOENT)}")
+            why = os.strerror(ctypes.get_errno() or _ENOENT)
+            # What the kernel refuses as an event of its own BCC tries by tracefs, and leaves it there when that is refused, too.
+            self._library.bpf_detach_uprobe(event.encode())
+            raise BpfError(f"{path}+{offset:#x} cannot be probed: {why}")
         return Probe((fd,), event)
 
     def attach_perf_event(self, type_: int, config: int, function: str, period: int) -> Probe:

@@ -19,8 +19,6 @@ HOST_SETS: Final = tuple(each.name for each in SETS if each.when is When.ALWAYS)
 OF_PROCESSES: Final = ("locks", "sched", "faults")
 """They watch processes: without one there is nothing to see, and every system call of the host would pay for it."""
 
-# By set: what is under way, by thread. What began before the set was detached must not end after it is attached again.
-_UNDER_WAY: Final = {"locks": ("futex_waiting", "I", "3Q2I"), "sched": ("threads", "I", "3QII")}
 # A program whose maps another uses comes before it.
 _NEEDS: Final = {"sched": ("locks",), "faults": ("locks", "sched")}
 _BASE: Final = ("common.h", "watched.h", "watched_here.h")
@@ -66,8 +64,7 @@ class HostProbes:
             if name not in names and name in self._attached:
                 self.detach(name)
             elif name in names and name in self._loaded and name not in self._attached and name not in self._reasons:
-                if name in _UNDER_WAY:
-                    self.module.table(*_UNDER_WAY[name]).drain()
+                self.waits.begin(name)
                 self._attach(name)
 
     def detach(self, name: str) -> None:

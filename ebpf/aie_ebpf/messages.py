@@ -197,7 +197,8 @@ class Cost(_Message, frozen=True):
 
 class Coverage(_Message, frozen=True):
     """What can be seen of a process by one set, and what cannot. `state`: on; part (`missing` says what is not seen); off
-    (`reason`); none (there is nothing to see, for `reason`); window (can be opened). `remedy` is what to do about it, where
+    (`reason`); none (there is nothing to see, for `reason`); window (can be opened; while it
+    is open: on or part). `remedy` is what to do about it, where
     something can be done. `notes` are what to know of it: they hide nothing."""
 
     engine: str

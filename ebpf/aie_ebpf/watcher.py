@@ -131,7 +131,10 @@ class Watcher:
         self._cpu_s = time.process_time()
         began_s = time.perf_counter()
         parts = self._read()
-        coverage = tuple(each for process in self._processes.values() for each in process.coverage.values())
+        opened = self._windows.coverage()
+        coverage = tuple(
+            opened.get((tgid, name), told) for tgid, process in self._processes.items() for name, told in process.coverage.items()
+        )
         changed = coverage != self._last_coverage
         self._last_coverage = coverage
         report = msgspec.structs.replace(

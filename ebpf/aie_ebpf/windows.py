@@ -27,6 +27,7 @@ class _Window:
     opened_s: float
     closes_s: float | None = None
     attached: dict[int, Attached] = field(default_factory=dict)
+    coverage: dict[int, Coverage] = field(default_factory=dict)
     hits: int = 0
     stolen_s: float = 0.0
     detached: list[Event] = field(default_factory=list)
@@ -58,11 +59,10 @@ class Windows:
             self._refused.append(_closed(key, 0.0, 0, 0.0, reason))
             return
         window = self._open[key] = _Window(self._clock())
-        coverage: list[Coverage] = []
         for each in targets:
             attached = window.attached[each.tgid] = Attached()
             steps = self._uprobes.attach(asked.set, each, self._uprobes.libraries(each.tgid), attached)
-            coverage.append((yield from steps))
+            window.coverage[each.tgid] = yield from steps
             if window.is_closing:  # it took too much already
                 return
         if any(each.probes for each in window.attached.values()):
@@ -70,7 +70,8 @@ class Windows:
             window.closes_s = window.opened_s + asked.seconds
         else:
             del self._open[key]
-            self._refused.append(_closed(key, 0.0, 0, 0.0, coverage[0].reason or "nothing of it can be attached"))
+            reason = window.coverage[targets[0].tgid].reason or "nothing of it can be attached"
+            self._refused.append(_closed(key, 0.0, 0, 0.0, reason))
 
     def charge(self, hits: Mapping[Key, int], took_s: Mapping[Key, float]) -> None:
         """How often programs ran since the last call, and what that took, by engine and set; also of what is not a window."""
@@ -83,6 +84,16 @@ class Windows:
         window = self._open.get((engine, name))
         if window is not None and not window.is_closing:
             self._detach(window)
+
+    def coverage(self) -> dict[tuple[int, str], Coverage]:
+        """What those see that are open now, by process and set."""
+        return {
+            (tgid, name): told
+            for (_, name), window in self._open.items()
+            if window.closes_s is not None and not window.is_closing
+            for tgid, told in window.coverage.items()
+            if tgid in window.attached
+        }
 
     def __bool__(self) -> bool:
         return bool(self._open)

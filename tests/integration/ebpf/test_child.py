@@ -150,7 +150,7 @@ def test_a_window_on_the_garbage_collector(child: Child) -> None:
         child.watch(python.pid)
         child.until(lambda message: isinstance(message, Report) and _coverage(child.messages, python.pid).get("gc") == "window")
         child.tell(OpenWindow(set="gc", engine="under-test", seconds=3))
-        child.reports(2)
+        child.until(lambda message: isinstance(message, Report) and _coverage(child.messages, python.pid).get("gc") == "on")
         seen_before = len(child.messages)
         python.stdin.write("\n")
         python.stdin.flush()

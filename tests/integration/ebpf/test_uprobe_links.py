@@ -143,6 +143,7 @@ def test_nothing_stays_attached_of_what_was_refused(calls: Calls, counter: Modul
         uprobe_links.attach(counter, way, str(good.path), [Spot(good.offset), Spot(1 << 40)], "entry", calls.tgid)
     calls.make()
     assert calls.seen() == (0, 0)
+    assert f"_{calls.tgid}_" not in Path("/sys/kernel/tracing/uprobe_events").read_text()
 
 
 @both_ways

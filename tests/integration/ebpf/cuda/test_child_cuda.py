@@ -53,6 +53,16 @@ def coverage_of(child: Child, tgid: int) -> dict[str, Coverage]:
     return {row.set: row for row in message.coverage or () if row.tgid == tgid}
 
 
+def until_open(child: Child, tgid: int, name: str) -> None:
+    """A window is open when it is said to see something."""
+    child.until(
+        lambda message: (
+            isinstance(message, Report)
+            and any((row.tgid, row.set, row.state) == (tgid, name, "on") for row in message.coverage or ())
+        )
+    )
+
+
 @both_ways
 def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child: Child) -> None:
     with stand_in.start("engine") as program:
@@ -72,7 +82,7 @@ def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child
         assert (loaded.contexts, loaded.copies[0].direction, loaded.copies[0].bytes) == (1, "htod", 100 * MIB)
 
         child.tell(OpenWindow(set="cuda_launch", engine=ENGINE, seconds=2))
-        child.reports(2)
+        until_open(child, program.tgid, "cuda_launch")
         program.step()
         launched = until(child, lambda of: of.cuda is not None and bool(of.cuda.launches)).cuda
         assert launched is not None
