@@ -116,6 +116,7 @@ class Watcher:
                 for process in self._processes.values():
                     if process.target.engine == engine and process.here:
                         self._hold(process)
+                self._settle_host()
 
     def tick(self) -> list[messages.ToAgent]:
         """What is due: looks at processes, reads the maps. The report, and windows that ended. Raises BpfError."""

@@ -80,8 +80,9 @@ class WaitsReader:
 
     def begin(self, name: str) -> None:
         """A set is about to be attached, perhaps again: what was under way when it was detached ended long ago. Raises BpfError."""
-        if name == "locks" and self._waiting is not None:
+        if name == "locks" and self._waiting is not None and self._locks is not None:
             self._waiting.drain()
+            self._locks.drain()
             self._ongoing.clear()
         elif name == "sched" and self._threads is not None:
             self._threads.drain()
@@ -111,8 +112,8 @@ class WaitsReader:
             (after - earlier) / _NS for after, earlier in zip(times[2 * FIELDS :], before[2 * FIELDS :], strict=True)
         )
         run_queue = gained(times[:FIELDS], before[:FIELDS])
-        rows = [self._row(tgid, address, use) for address, use in uses.items()]
         seen, scheduled, faulted = "locks" in on, "sched" in on, "faults" in on
+        rows = [self._row(tgid, address, use) for address, use in uses.items()] if seen else []
         waited: dict[str, float] = defaultdict(float)
         for row in rows:
             waited[row.kind] += row.wait_s
