@@ -43,7 +43,7 @@ def bpf() -> None:
     """Asks for eBPF: all of its prerequisites. Where AIE_REQUIRE_BPF is set, as in CI, it is a failure that they are not met."""
     from aie_ebpf import prerequisites
 
-    unmet = [f"{each.name}: {each.found}; {each.remedy}" for each in prerequisites.check() if not each.met]
+    unmet = [f"{each.name}: {each.found}; {each.remedy}" for each in prerequisites.unmet(prerequisites.check())]
     if unmet and os.environ.get("AIE_REQUIRE_BPF"):
         pytest.fail(f"AIE_REQUIRE_BPF is set: {unmet}")
     if unmet:

@@ -1,19 +1,23 @@
-"""What this host allows of eBPF: each prerequisite with why it is missing and what to do. Reads files only, loads nothing."""
+"""What this host allows of eBPF: each prerequisite with why it is missing and what to do. Reads files, and tries two system calls
+(`trials`); loads no program."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from aie_ebpf.trials import TRIALS, Trial
 
 # Linux capability numbers (include/uapi/linux/capability.h).
 _CAP_SYS_PTRACE: Final = 19
 _CAP_SYS_ADMIN: Final = 21
 _CAP_PERFMON: Final = 38
 _CAP_BPF: Final = 39
+_CAP_CHECKPOINT_RESTORE: Final = 40
 
 # Where Debian puts modules of its own Python; BCC's is pure Python, so that any interpreter can use it from there.
 DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
@@ -30,32 +34,105 @@ _HOST_PID_NAMESPACE: Final = "pid:[4026531836]"
 
 
 class Prerequisite(NamedTuple):
-    """One thing that eBPF needs: whether it is there, what was found, and what to do when it is not."""
+    """One thing that eBPF needs: whether it is there, what was found, and what to do when it is not. Without one that is not
+    `needed` a part is not seen, which `found` says."""
 
     name: str
     met: bool
     found: str
     remedy: str
+    needed: bool = True
 
 
-def check(root: Path = Path("/")) -> list[Prerequisite]:
-    """All prerequisites on the host whose file system is at `root`."""
-    return [row(root) for row in _ROWS]
+def check(root: Path = Path("/"), trials: Iterable[Trial] = TRIALS) -> list[Prerequisite]:
+    """All prerequisites on the host whose file system is at `root`. What is tried out is the kernel that runs; without privilege it
+    refuses everybody, and nothing is tried."""
+    rows = [row(root) for row in _ROWS]
+    if _is_privileged(_capabilities(root)):
+        rows += [Prerequisite(each.name, *_told(each)) for each in trials]
+    return rows
+
+
+def unmet(rows: Iterable[Prerequisite]) -> list[Prerequisite]:
+    """Those without which there are no probes at all."""
+    return [row for row in rows if row.needed and not row.met]
+
+
+def _told(trial: Trial) -> tuple[bool, str, str]:
+    number = trial.call()
+    return number == 0, trial.works if number == 0 else trial.found(number), trial.remedy(number)
+
+
+def _capabilities(root: Path) -> int:
+    """Those in effect, a bit each."""
+    status = (root / "proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
+
+
+def _is_privileged(capabilities: int) -> bool:
+    return _holds(capabilities, _CAP_SYS_ADMIN) or _holds(capabilities, _CAP_BPF, _CAP_PERFMON, _CAP_SYS_PTRACE)
+
+
+def _holds(capabilities: int, *numbers: int) -> bool:
+    return all(capabilities >> number & 1 for number in numbers)
 
 
 def _privilege(root: Path) -> Prerequisite:
-    status = (root / "proc/self/status").read_text()
-    effective = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
-    holds = {bit for bit in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN, _CAP_PERFMON, _CAP_BPF) if effective >> bit & 1}
-    met = _CAP_SYS_ADMIN in holds or {_CAP_BPF, _CAP_PERFMON, _CAP_SYS_PTRACE} <= holds
+    met = _is_privileged(_capabilities(root))
     found = "held" if met else f"not held by user {os.geteuid()}"
-    return Prerequisite("privilege", met, found, "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE")
+    remedy = "run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE"
+    return Prerequisite("privilege", met, found, remedy)
+
+
+def _files_of_others(root: Path) -> Prerequisite:
+    """/proc/PID/map_files opens a library whose path leads to it no more. As it also leads into other containers' files, the kernel
+    wants a capability more for it than for the rest of /proc/PID."""
+    capabilities = _capabilities(root)
+    met = _holds(capabilities, _CAP_CHECKPOINT_RESTORE) or _holds(capabilities, _CAP_SYS_ADMIN)
+    found = (
+        "can be opened"
+        if met
+        else "not seen: CUDA calls through a libcuda that was deleted or replaced, or is on overlayfs or btrfs"
+    )
+    return Prerequisite("mapped files (map_files)", met, found, "run as root, or with CAP_CHECKPOINT_RESTORE, too", needed=False)
 
 
 def _tracefs(root: Path) -> Prerequisite:
-    readable = any(os.access(root / path / "events", os.R_OK) for path in ("sys/kernel/tracing", "sys/kernel/debug/tracing"))
-    found = "mounted" if readable else "not mounted, or not readable by this user"
-    return Prerequisite("tracefs", readable, found, "make setup-system (as root), or: mount -t tracefs tracefs /sys/kernel/tracing")
+    """Mounted for root alone (mode 0700), it is there and cannot be read. `access` would ask for the real user, who has no
+    capabilities: so it is opened."""
+    places = [root / path for path in ("sys/kernel/tracing", "sys/kernel/debug/tracing")]
+    if any(_can_list(place / "events") for place in places):
+        return Prerequisite("tracefs", True, "mounted", "")
+    mount = _mount_of(root, "tracefs")
+    if mount is not None:
+        remedy = f"run with CAP_DAC_READ_SEARCH, too; or for a group of the agent's: mount -o remount,mode=750,gid=GROUP {mount}"
+        return Prerequisite("tracefs", False, f"mounted at {mount}, and not readable by user {os.geteuid()}", remedy)
+    remedy = "make setup-system (as root), or: mount -t tracefs tracefs /sys/kernel/tracing"
+    return Prerequisite("tracefs", False, "not mounted", remedy)
+
+
+def _can_list(directory: Path) -> bool:
+    try:
+        os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+    except OSError:
+        return False
+    return True
+
+
+def _mount_of(root: Path, kind: str) -> str | None:
+    """Where a file system of a kind is mounted, by /proc/self/mounts: device, place, kind, options."""
+    try:
+        lines = (root / "proc/self/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((words[1] for line in lines if len(words := line.split()) > 2 and words[2] == kind), None)
+
+
+def _uprobes(root: Path) -> Prerequisite:
+    met = (root / "sys/bus/event_source/devices/uprobe/type").exists()
+    found = "in the kernel" if met else "not seen: CUDA calls; this kernel has no uprobes, or /sys is not mounted"
+    remedy = "use a kernel with CONFIG_UPROBE_EVENTS; in a container, mount /sys"
+    return Prerequisite("uprobes", met, found, remedy, needed=False)
 
 
 def _bcc(root: Path) -> Prerequisite:
@@ -116,7 +193,9 @@ _ROWS: Final[tuple[Callable[[Path], Prerequisite], ...]] = (
     _privilege,
     _lockdown,
     _pid_namespace,
+    _files_of_others,
     _tracefs,
+    _uprobes,
     _bcc,
     _headers,
 )

@@ -65,7 +65,7 @@ def build(
     """The source, unless the configuration or the host rules it out. `found` is what the host offers, for tests."""
     if not section.enabled:
         return NoProbes("switched off (bpf.enabled, --no-bpf)")
-    unmet = [item for item in (prerequisites.check() if found is None else found) if not item.met]
+    unmet = prerequisites.unmet(prerequisites.check() if found is None else found)
     if unmet:
         return NoProbes("; ".join(f"{item.name}: {item.found}" for item in unmet), unmet[0].remedy)
     return BpfSource(engines, procfs, section, window_s, tell_xid)
