@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from aie_agent.commands.check_rows import Row
 from aie_agent.config import BpfSection
+from aie_agent.namesakes import ProcessId
 from aie_agent.sources.bpf.child import COMMAND, ChildError
 from aie_agent.sources.bpf.recent import summary
+from aie_agent.sources.bpf.targets import Watched, search
 from aie_agent.sources.bpf.visit import look
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf import prerequisites
-from aie_ebpf.messages import Target
 from aie_ebpf.prerequisites import Prerequisite
 from aie_ebpf.probes import SETS
 from aie_telemetry import api
@@ -25,7 +26,8 @@ def bpf_rows(
     found: Sequence[Prerequisite] | None = None,
     command: Sequence[str] = COMMAND,
 ) -> Iterator[Row]:
-    """What `agent`, which runs, sees; without one, what a child of our own sees of `engines` (tgids by name)."""
+    """What `agent`, which runs, sees; without one, what a child of our own sees of `engines` (tgids by name) and of what they
+    started, as the agent would."""
     items = prerequisites.check() if found is None else found
     for item in items:
         yield Row(f"eBPF: {item.name}", item.met, False, item.found, item.remedy)
@@ -33,7 +35,7 @@ def bpf_rows(
         yield Row("eBPF", False, False, "switched off", "leave out --no-bpf, or set bpf.enabled = true")
     elif agent is not None:
         yield from _of_agent(agent)
-    elif all(item.met for item in items):
+    elif not prerequisites.unmet(items):
         yield from _of_child(section, engines, command)
 
 
@@ -50,9 +52,9 @@ def _of_agent(agent: api.Snapshot) -> Iterator[Row]:
 
 
 def _of_child(section: BpfSection, engines: Mapping[str, Sequence[int]], command: Sequence[str]) -> Iterator[Row]:
-    targets = list(_targets(engines))
+    watched = _watched(engines)
     try:
-        sight = asyncio.run(look(targets, section, command))
+        sight = asyncio.run(look(watched.targets, section, command))
     except ChildError as error:
         yield Row(
             "eBPF: child process", False, False, str(error), "run aie-agent check again; if it stays so, report it with this line"
@@ -65,17 +67,19 @@ def _of_child(section: BpfSection, engines: Mapping[str, Sequence[int]], command
         if not state.loaded:
             yield Row(f"eBPF: set {state.set}", False, False, state.reason)
     for engine in engines:
+        if engine in watched.left_out:
+            yield Row(f"engine {engine}: probes", False, False, watched.left_out[engine])
         yield from _coverage_rows(engine, summary(sight.coverage, engine))
 
 
-def _targets(engines: Mapping[str, Sequence[int]]) -> Iterator[Target]:
-    """Each process once: the first engine has it."""
+def _watched(engines: Mapping[str, Sequence[int]]) -> Watched:
+    """The processes that an agent would watch."""
     procfs = Procfs()
-    owners: dict[int, str] = {}
-    for engine, tgids in engines.items():
-        for tgid in tgids:
-            if owners.setdefault(tgid, engine) == engine and (ticks := procfs.start_ticks(tgid)) is not None:
-                yield Target(engine=engine, tgid=tgid, start_ticks=ticks)
+    living = {
+        engine: [ProcessId(tgid, ticks) for tgid in tgids if (ticks := procfs.start_ticks(tgid)) is not None]
+        for engine, tgids in engines.items()
+    }
+    return search(living, procfs)
 
 
 def _coverage_rows(engine: str, coverage: Iterable[api.Coverage]) -> Iterator[Row]:

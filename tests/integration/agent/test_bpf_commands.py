@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +17,7 @@ from aie_agent.cli import main
 from aie_agent.commands import probe
 from aie_agent.commands.check_bpf import bpf_rows
 from aie_agent.config import BpfSection
+from aie_agent.sources.bpf.recent import summary
 from aie_agent.sources.bpf.visit import Window
 from aie_ebpf import messages as m
 from aie_ebpf.prerequisites import Prerequisite
@@ -35,12 +40,58 @@ def snapshot(*engines: api.Engine, source: api.Source | None = None) -> api.Snap
     )
 
 
-def test_without_an_agent_a_child_looks_at_the_engines_that_are_found() -> None:
-    rows = {row.what: row for row in bpf_rows(BpfSection(), None, {"chat": [os.getpid()]}, MET, [*FAKE, "works"])}
+# A shell that starts another and waits for it: an engine with one worker.
+PARENT = ["sh", "-c", "sleep 600 & echo $!; wait"]
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[int, int]]:
+    """A process, and one that it started."""
+    with subprocess.Popen(PARENT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        yield parent.pid, child
+        os.kill(child, signal.SIGKILL)
+
+
+def test_without_an_agent_a_child_looks_at_the_engines_that_are_found(
+    family: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And at what they started, as an agent would."""
+    told = tmp_path / "told"
+    monkeypatch.setenv("AIE_FAKE_TOLD", str(told))
+    rows = {row.what: row for row in bpf_rows(BpfSection(), None, {"chat": [family[0]]}, MET, [*FAKE, "works"])}
+    assert {each["tgid"] for each in msgspec.json.decode(told.read_text().splitlines()[0])["targets"]} == set(family)
     assert rows["eBPF: child process"].visible
     assert rows["eBPF: cost of one hit of a probe"].found == "uprobe 1.50 us, tracepoint 0.10 us"
     assert rows["engine chat: probes locks"].visible
     assert "futex" in rows["engine chat: probes locks"].found
+
+
+def test_what_is_left_out_is_a_row() -> None:
+    rows = {row.what: row for row in bpf_rows(BpfSection(), None, {"chat": [os.getpid()]}, MET, [*FAKE, "works"])}
+    assert rows["engine chat: probes"].found == f"process {os.getpid()} is the agent itself"
+
+
+def test_a_part_that_is_missing_does_not_keep_the_child_from_looking() -> None:
+    part = Prerequisite("uprobes", False, "not seen: CUDA calls", "use another kernel", needed=False)
+    rows = {row.what: row for row in bpf_rows(BpfSection(), None, {}, [*MET, part], [*FAKE, "works"])}
+    assert (rows["eBPF: uprobes"].visible, rows["eBPF: uprobes"].remedy) == (False, "use another kernel")
+    assert rows["eBPF: child process"].visible
+
+
+def test_processes_are_named_where_they_differ() -> None:
+    def seen(tgid: int, **rest: Any) -> m.Coverage:
+        return m.Coverage(engine="chat", tgid=tgid, set="locks", **({"state": "on"} | rest))
+
+    (same,) = summary([seen(7, missing=("the GIL",)), seen(8, missing=("the GIL",))], "chat")
+    assert same.missing == ("the GIL",)
+    (other,) = summary([seen(7, missing=("the GIL",)), seen(8)], "chat")
+    assert other.missing == ("process 7: the GIL",)
+    (off,) = summary([seen(9, state="off", reason="no room"), seen(7, state="off", reason="no room"), seen(8)], "chat")
+    assert (off.state, off.missing) == ("part", ("processes 7, 9: no room",))
+    (many,) = summary([*(seen(tgid, missing=("the GIL",)) for tgid in range(1, 7)), seen(8)], "chat")
+    assert many.missing == ("processes 1, 2, 3, 4 and 2 more: the GIL",)
 
 
 def test_a_child_that_cannot_work_is_a_row_with_the_reason() -> None:

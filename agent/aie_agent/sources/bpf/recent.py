@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aie_ebpf.messages import Coverage, Lock, Report
@@ -15,6 +15,8 @@ LOCKS_KEPT: Final = 32
 """Of one engine and report: those that were waited for longest."""
 MISSING_SHOWN: Final = 12
 """Most sentences on what one set does not see."""
+TGIDS_SHOWN: Final = 4
+"""Most processes that one of them names."""
 
 _HELD: Final = ("lock", "gil")
 _STATES: Final[tuple[api.CoverageState, ...]] = ("on", "part", "off", "none", "window")
@@ -94,14 +96,29 @@ def _of_set(name: str, parts: Sequence[Coverage]) -> api.Coverage:
     parts = [part for part in parts if part.state != "none"] or parts
     states = {part.state for part in parts}
     if len(states) == 1:
-        missing = dict.fromkeys(text for part in parts for text in part.missing)
-        return _coverage(name, parts[0].state, parts, missing)
-    missing = dict.fromkeys(text for part in parts for text in (part.missing or _apart(part)))
+        return _coverage(name, parts[0].state, parts, _missing(parts, lambda part: part.missing))
+    missing = _missing(parts, lambda part: part.missing or _apart(part))
     return _coverage(name, "part" if states & {"on", "part"} else "window" if "window" in states else "off", parts, missing)
 
 
 def _apart(part: Coverage) -> tuple[str, ...]:
-    return () if part.state in ("on", "window") else (f"process {part.tgid}: {part.reason or 'not seen'}",)
+    return () if part.state in ("on", "window") else (part.reason or "not seen",)
+
+
+def _missing(parts: Sequence[Coverage], texts: Callable[[Coverage], Iterable[str]]) -> Iterator[str]:
+    """Each sentence once; with the processes that it is true of, where it is not true of all."""
+    whose: dict[str, list[int]] = {}
+    for part in parts:
+        for text in dict.fromkeys(texts(part)):
+            whose.setdefault(text, []).append(part.tgid)
+    for text, tgids in whose.items():
+        yield text if len(tgids) == len(parts) else f"{_processes(sorted(tgids))}: {text}"
+
+
+def _processes(tgids: Sequence[int]) -> str:
+    more = len(tgids) - TGIDS_SHOWN
+    shown = ", ".join(map(str, tgids[:TGIDS_SHOWN]))
+    return f"process{'es' if len(tgids) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _coverage(name: str, state: str, parts: Sequence[Coverage], missing: Iterable[str]) -> api.Coverage:
