@@ -81,13 +81,13 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace, command: Sequence[str] = COMMAND) -> int:
     """Prints what was seen. Returns 0; 1 where the set could not be opened."""
-    unmet = [item for item in prerequisites.check() if not item.met]
+    unmet = prerequisites.unmet(prerequisites.check())
     if unmet:
         return _complain("; ".join(f"{item.name}: {item.found} ({item.remedy})" for item in unmet))
     name = arguments.engine or f"pid-{arguments.pid}"
     try:
         targets = _targets(arguments, name)
-        window = asyncio.run(open_window(targets, _section(arguments.set), arguments.set, arguments.seconds, command))
+        window = asyncio.run(open_window(targets, section_of(arguments.set), arguments.set, arguments.seconds, command))
         answer = answer_of(window, arguments.set, name)
     except (AgentError, ChildError, UnfitError) as error:
         return _complain(str(error))
@@ -158,9 +158,9 @@ def _labels(tags: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {name: value for name, value in tags if name != "engine"}
 
 
-def _section(set_: str) -> BpfSection:
-    """What this child is to do is its one set; locks and sched own the table of who is watched, and stay."""
-    return BpfSection(budget=1.0, without=tuple(each.name for each in SETS if each.name not in (set_, "locks", "sched")))
+def section_of(set_: str) -> BpfSection:
+    """What this child is to do is its one set: what the agent has attached already would be paid for twice."""
+    return BpfSection(budget=1.0, without=tuple(each.name for each in SETS if each.name != set_))
 
 
 def _targets(arguments: argparse.Namespace, name: str) -> tuple[Target, ...]:
