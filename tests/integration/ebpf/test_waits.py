@@ -11,6 +11,7 @@ import pytest
 
 from aie_ebpf.host import HostProbes
 from aie_ebpf.lock_kinds import GIL, LOCK
+from tests.fakes.pythons import interpreters, one_of_each
 from tests.fakes.wait_programs import SECONDS
 from tests.integration.ebpf.conftest import Observed
 
@@ -60,9 +61,14 @@ def test_threads_that_fight_for_a_lock(observe: Observe) -> None:
     assert seen.total("gil") < 0.2 * seen.total("lock")
 
 
-def test_threads_that_fight_for_the_gil(observe: Observe) -> None:
-    """Of three threads two wait; where a loaded machine gives the third no CPU, all three do."""
-    seen = observe("gil")
+PYTHONS = one_of_each(interpreters())
+
+
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=[f"{major}.{minor}" for major, minor in PYTHONS])
+def test_threads_that_fight_for_the_gil(observe: Observe, python: str) -> None:
+    """Of three threads two wait; where a loaded machine gives the third no CPU, all three do. Of every version there is: where the
+    GIL lies, and which futex calls wait for it, are theirs to choose."""
+    seen = observe("gil", python=python)
     assert 1.8 * SECONDS < seen.total("gil") + seen.total("run_queue") < 3.1 * seen.seconds
     assert seen.total("gil") > 0.5 * SECONDS
     assert max((lock for use in seen.uses for lock in use.locks), key=lambda lock: lock.waits).kind == GIL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from aie_ebpf.elf_cache import ElfCache
 from aie_ebpf.python_runtime import gil_range
 from tests.fakes.compiled import program, tool
 from tests.fakes.loaded import LOADER, running
+from tests.fakes.pythons import interpreters
 
 FIGHT = """
 import sys, threading
@@ -28,15 +28,6 @@ sys.stdin.read()
 """
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 WAITS_TO_SEE = 30
-
-
-def interpreters() -> list[str]:
-    """This one, the distribution's, and those that pyenv has: 3.7 and later."""
-    names = [sys.executable, "/usr/bin/python3"]
-    root = shutil.which("pyenv") and subprocess.run(["pyenv", "root"], capture_output=True, text=True, check=False).stdout.strip()
-    if root:
-        names += sorted(str(path) for path in Path(root).glob("versions/3.*/bin/python3"))
-    return [name for name in names if Path(name).exists() and "/3.6" not in name]
 
 
 def waiting_at(tgid: int) -> list[int]:
