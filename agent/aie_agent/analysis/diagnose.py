@@ -11,16 +11,15 @@ import msgspec
 from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, STEADINESS, SUBJECT_CAUSES
 from aie_agent.analysis.changes import Changes
-from aie_agent.analysis.explain import Related, explain
+from aie_agent.analysis.explain import RANK, Related, explain
 from aie_agent.analysis.findings import EngineCause, SubjectCause, View
 from aie_agent.analysis.placement import Placement
 from aie_agent.analysis.steady import Steady
 from aie_agent.samples import Point
-from aie_telemetry.api import Finding, Severity
+from aie_telemetry.api import Finding
 
 log = logging.getLogger(__name__)
 
-_RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
 _CHANGES: Final = "changes"
 
 
@@ -85,4 +84,4 @@ class Diagnosis:
 
 
 def _rank(finding: Finding) -> tuple[int, float]:
-    return _RANK[finding.severity], -finding.since_s
+    return RANK[finding.severity], -finding.since_s

@@ -10,10 +10,13 @@ from typing import Final
 
 import msgspec
 
-from aie_telemetry.api import Finding
+from aie_telemetry.api import Finding, Severity
 
 HOST: Final = "host"
 """The subject of what concerns all engines of the host."""
+
+RANK: Final[Mapping[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
+"""The graver, the lower."""
 
 Related = Callable[[str, str], bool]
 """Whether what is wrong with one subject can be felt by another."""
@@ -41,6 +44,8 @@ def _explains(
 ) -> bool:
     if finding.cause not in table.get(other.cause, ()) or not related(other.subject, finding.subject):
         return False
+    if RANK[other.severity] > RANK[finding.severity]:
+        return False  # what is graver is told by itself: an alert on what explains it would be too mild
     # Not in a circle: what this one explains itself cannot explain it.
     above: Finding | None = other
     while above is not None:

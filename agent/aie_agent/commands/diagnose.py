@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 0: nothing is wrong; 1: something is; 2: the agent cannot be asked."""
+    """Exit status 0: nothing is wrong, though there may be something to know; 1: something is; 2: the agent cannot be asked."""
     try:
         snapshot = agent_api.snapshot(arguments.agent)
     except agent_api.AgentError as error:
@@ -34,17 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stdout.write(msgspec.json.encode(finding).decode() + "\n")
     else:
         print("\n".join(report(snapshot, time.time())))
-    return 1 if snapshot.findings else 0
+    return 1 if any(finding.severity != "info" for finding in snapshot.findings) else 0
 
 
 def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
     """The findings for people, those that another explains below it."""
-    if not snapshot.findings:
+    if all(finding.severity == "info" for finding in snapshot.findings):
         yield f"nothing wrong: {len(snapshot.engines)} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
         down = [source.name for source in snapshot.sources if source.state == "down"]
         if down:
             yield f"  not seen: {', '.join(down)} (aie-agent check says why)"
-        return
     for finding in snapshot.findings:
         if not finding.explained_by:
             yield from _finding(finding, now_s)

@@ -78,6 +78,14 @@ def test_a_cause_explains_only_what_has_to_do_with_it() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_graver_than_what_explains_it_is_told_by_itself() -> None:
+    table = {"xid": frozenset({"down"})}
+    told = explain([_finding("down", severity="critical"), _finding("xid", severity="warning")], table, _same)
+    assert [each.explained_by for each in told] == ["", ""]
+    told = explain([_finding("down", severity="critical"), _finding("xid", severity="critical")], table, _same)
+    assert [each.explained_by for each in told] == ["xid", ""]
+
+
 def test_two_that_would_explain_each_other_are_not_both_hidden() -> None:
     table = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"a"})}
     told = explain([_finding("a"), _finding("b"), _finding("c")], table, _same)

@@ -1,0 +1,84 @@
+"""`aie-agent diagnose`: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import msgspec
+import pytest
+
+from aie_agent.commands import agent_api, diagnose
+from aie_telemetry import api
+
+NOW = 1_700_000_000.0
+
+
+def _snapshot(*findings: api.Finding) -> api.Snapshot:
+    return api.Snapshot(
+        version=1,
+        time_s=NOW,
+        window_s=60.0,
+        agent=api.Agent(version="1", uptime_s=1.0, series=1, series_limit=10),
+        host=api.Host(hostname="h", kernel="k"),
+        findings=findings,
+        sources=(api.Source(name="bpf", state="down", reason="r"),),
+    )
+
+
+def _finding(cause: str, severity: api.Severity, explained_by: str = "") -> api.Finding:
+    return api.Finding(
+        cause=cause,
+        subject="chat",
+        severity=severity,
+        since_s=NOW - 90,
+        summary=f"{cause} of \x1b[2J chat",
+        evidence=(api.Evidence(text="3 of 4 (limit 1)", metric="aie_engine_up"),),
+        advice="do this",
+        runbook=f"docs/runbooks/{cause}.md",
+        changes=("20 s before: engine chat was restarted",),
+        not_visible=("the GPU",),
+        explained_by=explained_by,
+    )
+
+
+def test_a_finding_with_all_that_belongs_to_it() -> None:
+    told = "\n".join(diagnose.report(_snapshot(_finding("hung", "critical"), _finding("slow", "warning", "hung")), NOW))
+    assert told.splitlines() == [
+        "CRITICAL  hung of ?[2J chat",
+        "    hung, chat, for 90 s",
+        "    because   3 of 4 (limit 1)",
+        "    before    20 s before: engine chat was restarted",
+        "    not seen  the GPU",
+        "    do        do this",
+        "    more      docs/runbooks/hung.md",
+        "    explains: slow of ?[2J chat (slow)",
+    ]
+
+
+def test_nothing_wrong_says_what_is_not_seen() -> None:
+    told = list(diagnose.report(_snapshot(), NOW))
+    assert told[0].startswith("nothing wrong: 0 engines")
+    assert "not seen: bpf" in told[1]
+
+
+def test_what_is_only_worth_knowing_is_told_and_is_not_wrong() -> None:
+    told = list(diagnose.report(_snapshot(_finding("blind", "info")), NOW))
+    assert told[0].startswith("nothing wrong")
+    assert any(line.startswith("INFO  blind") for line in told)
+
+
+@pytest.mark.parametrize(("severities", "status"), [((), 0), (("info",), 0), (("info", "warning"), 1), (("critical",), 1)])
+def test_how_it_ends(
+    severities: tuple[api.Severity, ...], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = _snapshot(*(_finding(f"c{at}", severity) for at, severity in enumerate(severities)))
+    monkeypatch.setattr(agent_api, "snapshot", lambda url: snapshot)
+    assert diagnose.run(argparse.Namespace(agent="http://x", json=True)) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert [msgspec.convert(json.loads(line), api.Finding) for line in lines] == list(snapshot.findings)
+
+
+def test_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert diagnose.run(argparse.Namespace(agent="http://127.0.0.1:9", json=False)) == 2
+    assert "no agent answers" in capsys.readouterr().err
