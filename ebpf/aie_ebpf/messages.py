@@ -72,7 +72,8 @@ class Waits(_Message, frozen=True):
 
     `run_queue`: ready, and no CPU. `lock` and `gil`: as in `Lock`. `idle_futex`: on a futex of kind "idle". `page_fault`: until the
     disk brought a page. `disk`: otherwise uninterruptible. `gpu_sync`: inside a CUDA synchronisation, on a CPU or not (the
-    library may spin). `sleep`: any other sleep, such as for a socket or a timer.
+    library may spin). `sleep`: any other sleep, such as for a socket or a timer. `gpu_spin` is the part of `gpu_sync` that was on a
+    CPU, and no reason of its own.
     """
 
     run_queue: float | None = None
@@ -83,6 +84,7 @@ class Waits(_Message, frozen=True):
     disk: float | None = None
     gpu_sync: float | None = None
     sleep: float | None = None
+    gpu_spin: float | None = None
 
 
 class Allocations(_Message, frozen=True):

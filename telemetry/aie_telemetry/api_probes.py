@@ -12,10 +12,10 @@ CoverageState = Literal["on", "part", "off", "none", "window"]
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """Where an engine's threads are: how many of them, on average over the window, were in each state. None: not seen.
 
-    `running` is on a CPU, spinning in a synchronisation included. `run_queue`: ready, and no CPU. `lock`: for a lock that another
-    thread holds. `gil`: for Python's interpreter lock. `idle`: for work, at a queue or a condition. `page_fault`: until the disk
-    brought a page. `disk`: otherwise uninterruptible. `gpu_sync`: inside a CUDA synchronisation. `sleep`: any other sleep, such as
-    for a socket or a timer.
+    `running` is on a CPU, without what spins in a synchronisation where that is seen. `run_queue`: ready, and no CPU. `lock`: for a
+    lock that another thread holds. `gil`: for Python's interpreter lock. `idle`: for work, at a queue or a condition. `page_fault`:
+    until the disk brought a page. `disk`: otherwise uninterruptible. `gpu_sync`: inside a CUDA synchronisation, asleep or spinning.
+    `sleep`: any other sleep, such as for a socket or a timer.
     """
 
     running: float | None = None
@@ -90,7 +90,8 @@ class CudaUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """What probes of one set see of an engine: "on", "part" (`missing` says what is not seen), "off" (`reason`), "none" (there is
-    nothing to see, for `reason`), "window" (can be opened for a while). `notes` are worth knowing and hide nothing. `remedy` is what to do about it, where something can be done."""
+    nothing to see, for `reason`), "window" (can be opened for a while). `notes` are worth knowing and hide nothing. `remedy` is
+    what to do about it, where something can be done."""
 
     set: str
     state: CoverageState

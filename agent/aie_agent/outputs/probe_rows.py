@@ -78,9 +78,12 @@ def _waits(view: _View) -> api.Waits | None:
     """None where nothing at all is known, /proc's part included."""
     reasons = view.rates("aie_process_wait_seconds_total", "reason")
     known = {name: reasons[name] for name in api.Waits.__struct_fields__ if name in reasons}
-    running, run_queue = view.rate("aie_process_cpu_seconds_total"), view.rate("aie_process_run_queue_seconds_total")
-    if not known and running is None and run_queue is None:
+    on_cpu, run_queue = view.rate("aie_process_cpu_seconds_total"), view.rate("aie_process_run_queue_seconds_total")
+    if not known and on_cpu is None and run_queue is None:
         return None
+    # A thread that spins in a synchronisation is on a CPU, and counts there: each thread is in one place.
+    spinning = view.rate("aie_process_gpu_spin_seconds_total") or 0.0
+    running = None if on_cpu is None else max(on_cpu - spinning, 0.0)
     return api.Waits(**(known | {"running": running, "run_queue": run_queue}))
 
 

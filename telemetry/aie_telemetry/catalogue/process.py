@@ -31,6 +31,8 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_process_cgroup_memory_limit_bytes", "bytes", _PROCESS, "Memory limit of the engine's cgroup. Absent where none is set."),
     counter("aie_process_wait_seconds_total", "seconds", (*_PROCESS, "reason"),
              "Thread-seconds that the engine's threads waited, by reason: lock (another thread holds it), gil (Python's), idle (a queue or condition), page_fault, disk, gpu_sync (inside a CUDA synchronisation), sleep (any other). A reason that no probe sees is absent."),
+    counter("aie_process_gpu_spin_seconds_total", "seconds", _PROCESS,
+             "CPU time that threads spent inside a CUDA synchronisation, where the library spins: part of the waits for gpu_sync, and of aie_process_cpu_seconds_total. Absent where it is not seen."),
     histogram("aie_process_run_queue_delay_seconds", "seconds", _PROCESS,
                "Single delays of threads that were ready to run and waited for a CPU.", PROBE_TIME_BUCKETS),
     histogram("aie_process_off_cpu_seconds", "seconds", _PROCESS,

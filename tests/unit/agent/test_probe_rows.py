@@ -67,6 +67,28 @@ def test_waits_are_threads_on_average(store: Store) -> None:
     assert waits.run_queue is None
 
 
+def spins(cpu_s: float, sync_s: float, spin_s: float | None) -> api.Waits:
+    """What a thread's engine shows that took so much of each second."""
+    store = Store(max_series=100, retention_s=300.0)
+    for second in range(1, SECONDS + 1):
+        process = m.ProcessReport(engine="chat", tgid=1, waits=m.Waits(gpu_sync=sync_s, gpu_spin=spin_s))
+        points = add_up([m.Report(period_s=1.0, processes=(process,))], LEVELS).points()
+        points.append(Point("aie_process_cpu_seconds_total", Kind.COUNTER, (("engine", "chat"), ("mode", "user")), cpu_s * second))
+        store.apply(Batch("bpf", float(second), points, [], whole=WHOLE))
+    waits = fields(store).waits
+    assert waits is not None
+    return waits
+
+
+def test_a_thread_that_spins_in_a_synchronisation_counts_once() -> None:
+    """A whole CPU, of which 0.8 spins; and 0.1 sleeps inside: the bar has 1.1 threads."""
+    waits = spins(cpu_s=1.0, sync_s=0.9, spin_s=0.8)
+    assert (waits.running, waits.gpu_sync) == (pytest.approx(0.2), pytest.approx(0.9))
+    unseen = spins(cpu_s=1.0, sync_s=0.9, spin_s=None)
+    assert (unseen.running, unseen.gpu_sync) == (pytest.approx(1.0), pytest.approx(0.9))
+    assert spins(cpu_s=0.5, sync_s=0.9, spin_s=0.8).running == 0.0, "clocks differ a little: never below nothing"
+
+
 def test_cuda_over_the_window(store: Store) -> None:
     use = fields(store).cuda
     assert use is not None

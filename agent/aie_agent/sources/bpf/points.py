@@ -147,6 +147,8 @@ def _process(process: ProcessReport, sums: Sums) -> None:
             sums.add("aie_process_wait_seconds_total", (engine, reason), seconds)
             if reason in _LOCK_KINDS:  # a kind that is seen and did not happen stands at 0
                 sums.add("aie_process_lock_waits_total", (engine, reason), 0.0)
+    if waits.gpu_spin is not None:
+        sums.add("aie_process_gpu_spin_seconds_total", (engine,), waits.gpu_spin)
     for lock in process.locks:
         sums.add("aie_process_lock_waits_total", (engine, _label(lock.kind)), lock.waits)
     sums.observe("aie_process_run_queue_delay_seconds", (engine,), process.run_queue)
