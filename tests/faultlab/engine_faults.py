@@ -23,8 +23,7 @@ def _stopped(world: World) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _killed(world: World) -> Iterator[None]:
-    world.engine.process.kill()
-    world.engine.process.wait()
+    world.kill_engine()
     try:
         yield
     finally:

@@ -28,24 +28,30 @@ CLEARED_S: Final = 25.0
 Tell = Callable[[str], None]
 
 
-def run(faults: Sequence[Fault], directory: Path, tell: Tell) -> Iterator[Result]:
-    """The result of each fault, in an order in which those with one setup come together."""
+def run(faults: Sequence[Fault], directory: Path, tell: Tell, load: float | None = None) -> Iterator[Result]:
+    """The result of each fault, in an order in which those with one setup come together. `load`, in requests a second, is what
+    clients send all the time; without it the engine is measured."""
     loads: dict[tuple[str, float], float] = {}
     names = [each.setup.name for each in faults]
     ordered = sorted(faults, key=lambda fault: names.index(fault.setup.name))
     for setup, group in itertools.groupby(ordered, key=lambda fault: fault.setup):
         tell(f"setup {setup.name}: engine and agent start")
         key = setup.body.__name__, setup.share
-        with World(setup, directory / setup.name, loads.get(key)) as world:
+        with World(setup, directory / setup.name, load or loads.get(key)) as world:
             loads[key] = world.load
             tell(f"setup {setup.name}: {world.load:.2f} requests/s")
-            before: frozenset[Key] = frozenset()
-            for fault in group:
-                tell(f"{fault.name}: {fault.what}")
-                result = run_one(world, fault, before)
-                tell(f"{fault.name}: {_in_words(result)}")
-                yield result
-                before = repaired(world, fault)
+            yield from _run_in(world, list(group), tell)
+
+
+def _run_in(world: World, faults: Sequence[Fault], tell: Tell) -> Iterator[Result]:
+    before: frozenset[Key] = frozenset()
+    for fault in faults:
+        tell(f"{fault.name}: {fault.what}")
+        result = run_one(world, fault, before)
+        tell(f"{fault.name}: {_in_words(result)}")
+        yield result
+        if fault is not faults[-1]:
+            before = repaired(world, fault)
 
 
 def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:

@@ -102,16 +102,24 @@ class World:
             environment["AIE_FAULTLAB_SAMPLE"] = "1"
         self.engine = Program("aie-engine", arguments, self._directory / "engine.log", environment)
         until(self._is_ready, "aie-engine is not ready", self.engine)
-        if self.gpus is not None:
-            for gpu in range(self.setup.gpus):
-                self.gpus.set_load(gpu, 0.6)
-                self.gpus.set_processes(gpu, [simulate.Process(self.engine.pid, 40 * GIB)])
+        self._place_on_gpus([simulate.Process(self.engine.pid, 40 * GIB)])
 
-    def restart_engine(self, *options: str) -> None:
-        """Ends it at once, as a crash or an impatient operator does, and starts it again."""
+    def kill_engine(self) -> None:
+        """Ends it at once, as a crash or an impatient operator does; the driver frees what it had."""
         self.engine.process.kill()
         self.engine.process.wait()
+        self._place_on_gpus([])
+
+    def restart_engine(self, *options: str) -> None:
+        """Ends it at once, and starts it again."""
+        self.kill_engine()
         self.start_engine(*options)
+
+    def _place_on_gpus(self, processes: list[simulate.Process]) -> None:
+        if self.gpus is not None:
+            for gpu in range(self.setup.gpus):
+                self.gpus.set_load(gpu, 0.6 if processes else 0.0)
+                self.gpus.set_processes(gpu, processes)
 
     def start_agent(self) -> None:
         """The agent with its defaults: all that is given is where to listen, the engine, and how fast time runs for leaks."""
