@@ -41,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pipe.settimeout(_SEND_TIMEOUT_S)
         try:
             return _serve(pipe, options)
-        except (ConnectionError, TimeoutError):  # the agent is gone: nobody is left to tell
+        except ConnectionError:  # the agent is gone: nobody is left to tell
+            return 0
+        except TimeoutError:
+            print(f"the agent has not listened for {_SEND_TIMEOUT_S:.0f} s: the probes go", file=sys.stderr, flush=True)
             return 0
 
 

@@ -25,7 +25,8 @@ class _Identity(NamedTuple):
 
 
 class ElfCache:
-    """The last answers of up to 1024 files, errors too. One thread uses it."""
+    """The last answers of up to 1024 files, errors too, unless it was the system that refused: the process by which the file is
+    reached may have ended, and others have it. One thread uses it."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[_Identity, dict[Hashable, Any]] = OrderedDict()
@@ -58,4 +59,6 @@ def _answer(path: Path, answer: Callable[[Elf], T]) -> T | ElfError:
         with Elf.open(path) as elf:
             return answer(elf)
     except ElfError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         return error

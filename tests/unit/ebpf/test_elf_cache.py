@@ -51,6 +51,21 @@ def test_an_error_is_kept_too(tmp_path: Path) -> None:
         cache.ask(tmp_path / "absent", "x", ask)
 
 
+def test_what_the_system_refused_is_asked_again(tmp_path: Path) -> None:
+    """A process that ends takes with it the way to its files, not what is in them."""
+    path, ask, cache = shared_library(tmp_path / "a.so", "int a;"), Asker(), ElfCache()
+
+    def ends_meanwhile(elf: Elf) -> int:
+        try:
+            return len((tmp_path / "absent").read_bytes())
+        except OSError as error:
+            raise ElfError(f"cannot be read: {error.strerror}") from error
+
+    with pytest.raises(ElfError, match="cannot be read"):
+        cache.ask(path, "x", ends_meanwhile)
+    assert cache.ask(path, "x", ask) == 1
+
+
 def test_only_the_last_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aie_ebpf.elf_cache._MOST_FILES", 2)
     paths, ask, cache = [shared_library(tmp_path / f"{n}.so", "int a;") for n in range(3)], Asker(), ElfCache()
