@@ -64,7 +64,7 @@ def _costs(*messages: ToAgent) -> list[Cost]:
 
 
 @both_ways
-def test_a_flood_is_left_alone_at_once(child: Child, floods: tuple[Flood, Flood]) -> None:
+def test_a_flood_is_left_alone_at_once(child: Child, floods: tuple[Flood, Flood], way: Way) -> None:
     quiet, flood = floods
     flood.begin()
     flood.wait_for(FEW)
@@ -106,6 +106,8 @@ def test_a_flood_is_left_alone_at_once(child: Child, floods: tuple[Flood, Flood]
     assert until_told_s <= least_s + 2 * longest_s + rounding_s
     average = (least_s + 2 * longest_s + detaching_s + rounding_s) / budget.WINDOW_S
     assert lost_s / budget.WINDOW_S <= average
+    if way is Way.LINKS:  # events are detached one by one: the document says that they take more
+        assert lost_s / budget.WINDOW_S <= RATIO, "the average over a minute is within the budget, detaching and all"
 
 
 def test_the_same_calls_at_a_pace_within_the_budget_keep_their_probes(child: Child, floods: tuple[Flood, Flood]) -> None:
