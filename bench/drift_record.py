@@ -1,7 +1,7 @@
 """Records what the hooks tell of the demo's traffic, one row a request, for the drift reference that ships.
 
     python -m bench.drift_record demo.csv --requests 3000
-    aie-agent baseline build demo.csv --output demo.aieref --model smollm2 --traffic-class demo
+    aie-agent baseline build demo.csv --output demo.aieref --model smollm2 --traffic-class demo --quantisation q4_1
 
 The engine looks at every request here (its hooks look at a tenth by default), and is kept busy by the demo's clients.
 """

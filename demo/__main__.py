@@ -130,6 +130,7 @@ async def agent_beside(engine_url: str, directory: Path, gpus: Gpus | None) -> A
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n\n[statsd]\nunix = "{directory}/statsd.sock"\nudp = "off"\n\n'
         + (f"[gpu]\nexpected = {gpus.number}\n\n" if gpus is not None else "")
+        + '[drift]\nreferences = ["demo"]\n\n'
         + f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{engine_url}/metrics"\n'
     )
     seen = gpus.environment if gpus is not None else {}

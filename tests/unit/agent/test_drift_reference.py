@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aie_agent.analysis.drift.files import assigned
+from aie_agent.analysis.drift.files import SHIPPED, assigned
+from aie_agent.analysis.drift.offline import judge
 from aie_agent.analysis.drift.reference import MOST, About, Reference, UnfitReferenceError, build, is_reference, load, save
+from aie_agent.request_values import STATISTICS
 
 ABOUT = About(model="m", revision="r1", quantisation="q8_0", sampling="temperature 1", traffic_class="chat")
 
@@ -126,3 +128,20 @@ def test_a_reference_may_be_for_one_engine(reference: Reference, tmp_path: Path)
     found, problems = assigned([str(path), f"e1={path}", f"{tmp_path}/none", f"{tmp_path}/other"])
     assert [each.engine for each in found] == ["", "e1"]
     assert ["No such file" in problem or "no drift reference" in problem for problem in problems] == [True, True]
+
+
+def test_the_reference_that_ships_is_of_the_demos_traffic() -> None:
+    (demo,), problems = assigned(["demo"])
+    header = demo.reference.header
+    assert problems == []
+    assert (demo.engine, header.about.model, header.about.traffic_class) == ("", "smollm2", "demo")
+    assert header.requests >= 2000
+    assert header.warnings == ()
+    assert [column.name for column in header.columns] == [each.name for each in STATISTICS]
+    assert SHIPPED["demo"].stat().st_size < 100_000
+    assert header.run_length_requests >= header.aim.requests
+    rng = random.Random(1)
+    drawn = {name: rng.choices(list(values), k=2000) for name, values in demo.reference.values.items()}
+    assert judge(demo.reference, drawn).alarm is False
+    drawn["entropy"] = [value + header.columns[0].deviation for value in drawn["entropy"]]
+    assert judge(demo.reference, drawn).first_alarm_request == 500
