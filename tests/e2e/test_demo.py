@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aie_ebpf import prerequisites
 from demo.__main__ import simulated_gpus
 from tests.e2e.programs import eventually
 
@@ -45,6 +46,19 @@ def start_demo(tmp_path: Path, marker: str) -> tuple[subprocess.Popen[bytes], Pa
     return process, output
 
 
+def assert_waits_are_shown(text: str) -> None:
+    """Where the host allows probes, what the engine's threads wait for stands in the report: columns RUN, QUEUE, LOCK, GIL."""
+    unmet = prerequisites.unmet(prerequisites.check())
+    assert not (unmet and os.environ.get("AIE_REQUIRE_BPF")), unmet
+    panel = re.search(r"^ WAITS +RUN QUEUE +LOCK +GIL .*(?:\n .*)*?\n smollm2 +(\S+) +(\S+) +(\S+) +(\S+) .*$", text, re.MULTILINE)
+    if unmet:
+        assert panel is None
+        return
+    assert panel is not None, text
+    assert "-" not in panel.groups(), f"each is known: {panel[0]}"
+    assert "not seen:" not in panel[0].splitlines()[-1]
+
+
 def test_headless_demo(tmp_path: Path) -> None:
     process, output = start_demo(tmp_path, "demo-to-the-end")
     status = process.wait(280)
@@ -60,6 +74,7 @@ def test_headless_demo(tmp_path: Path) -> None:
     most = sent_per_s * (traffic_s + 10)
     assert 0 < answered < most + 5 * most**0.5
     assert "not seen  engine" not in text
+    assert_waits_are_shown(text)
     check = re.search(r"aie-agent check --config (\S+) --listen (\S+)", text)
     assert check is not None
     assert check[2] == re.search(r"agent at http://(\S+)", text)[1]
