@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import subprocess
 import sys
@@ -96,3 +97,24 @@ def running_child(*arguments: str, log: Path) -> Iterator[Child]:
         ours.close()
         process.kill()
         process.wait()
+
+
+def programs_of(pid: int) -> set[int]:
+    """The ids of the BPF programs that a process holds."""
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
+        fields = dict(line.split(":\t", 1) for line in descriptor.read_text().splitlines() if ":\t" in line)
+        if "prog_id" in fields:
+            found.add(int(fields["prog_id"]))
+    return found
+
+
+def all_programs() -> set[int]:
+    """The ids of all BPF programs of the kernel, as bpftool lists them."""
+    libbcc = ctypes.CDLL("libbcc.so.0", use_errno=True)
+    libbcc.bpf_prog_get_next_id.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
+    found: set[int] = set()
+    current = ctypes.c_uint32(0)
+    while libbcc.bpf_prog_get_next_id(current, ctypes.byref(current)) == 0:
+        found.add(current.value)
+    return found

@@ -14,7 +14,7 @@ import pytest
 
 from aie_ebpf.door import online_cpus
 from aie_ebpf.messages import OpenWindow, Report, ToAgent, WindowClosed
-from tests.integration.ebpf.bpf_child import Child, running_child
+from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
 from tests.integration.ebpf.conftest import PROGRAMS
 
 pytestmark = pytest.mark.usefixtures("bpf")
@@ -180,12 +180,12 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         with running_child("--period", "0.3", log=tmp_path / "stderr") as child:
             child.watch(os.getpid())
             child.until(lambda message: isinstance(message, Report) and bool(message.processes))
-            held = _programs_of(child.process.pid)
+            held = programs_of(child.process.pid)
             assert len(held) >= len(online_cpus())
             ending(child)
             child.process.wait(timeout=60)
         deadline_s = time.monotonic() + 60
-        while (left := held & _programs()) and time.monotonic() < deadline_s:
+        while (left := held & all_programs()) and time.monotonic() < deadline_s:
             time.sleep(0.1)  # the kernel frees a program after a grace period
         assert left == set()
         assert "aie_" not in Path("/sys/kernel/tracing/uprobe_events").read_text()
@@ -213,29 +213,6 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _programs_of(pid: int) -> set[int]:
-    """The ids of the BPF programs that a process holds."""
-    found = set()
-    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
-        fields = dict(line.split(":\t", 1) for line in descriptor.read_text().splitlines() if ":\t" in line)
-        if "prog_id" in fields:
-            found.add(int(fields["prog_id"]))
-    return found
-
-
-def _programs() -> set[int]:
-    """The ids of all BPF programs of the kernel, as bpftool lists them."""
-    import ctypes
-
-    libbcc = ctypes.CDLL("libbcc.so.0", use_errno=True)
-    libbcc.bpf_prog_get_next_id.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
-    found: set[int] = set()
-    current = ctypes.c_uint32(0)
-    while libbcc.bpf_prog_get_next_id(current, ctypes.byref(current)) == 0:
-        found.add(current.value)
-    return found
 
 
 def test_sets_that_are_left_out_take_no_others_with_them(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, Targe
 from aie_ebpf.processes import start_ticks
 from aie_ebpf.uprobe_links import Way
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
-from tests.integration.ebpf.bpf_child import Child, running_child
+from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
 from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = [needs_gcc, pytest.mark.usefixtures("bpf")]
@@ -119,3 +120,20 @@ def test_memory_after_all_modules_are_compiled(stand_in: StandIn, child: Child) 
             assert (closed.engine, closed.set, closed.reason) == (engine, name, "")
         assert child.reports(2)[-1].resident_bytes < 125 << 20
         python.kill()
+
+
+@both_ways
+def test_a_killed_child_takes_its_probes_with_it(stand_in: StandIn, child: Child) -> None:
+    """The engine runs on, and nothing of ours is in the kernel."""
+    with stand_in.start("engine") as program:
+        child.watch(program.tgid)
+        assert coverage_of(child, program.tgid)["cuda_memory"].state == "on"
+        held = programs_of(child.process.pid)
+        child.process.kill()
+        child.process.wait()
+        deadline_s = time.monotonic() + 60
+        while (left := held & all_programs()) and time.monotonic() < deadline_s:
+            time.sleep(0.1)  # the kernel frees a program after a grace period
+        assert held
+        assert left == set()
+        program.step()
