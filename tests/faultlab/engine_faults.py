@@ -97,7 +97,14 @@ ENGINE_FAULTS: Final = (
         healthy_s=130.0,
     ),
     Fault(
-        "nan", "NaN in one layer", DRIFT, inside("layer_scaled", factor=float("nan")), ("nan_logits",), ("output_collapse",), 120.0
+        "nan",
+        "NaN in one layer",
+        DRIFT,
+        inside("layer_scaled", factor=float("nan")),
+        ("nan_logits",),
+        ("output_collapse",),
+        limit_s=240.0,
+        fast=False,  # ten answers are counted, not seconds
     ),
     Fault(
         "layer-scaled",
