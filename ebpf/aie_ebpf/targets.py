@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,13 +20,17 @@ _LIBRARY_SUFFIX: Final = ".so"
 _NUMBER: Final = re.compile(r"\d+")
 
 
-class AttachPoint(NamedTuple):
-    """A row and the function that it is attached to: at an offset of the file that `path` opens. `semaphore_offset` is where in the
-    file the counter of a USDT probe lies; 0 where there is none."""
+@dataclass(frozen=True, slots=True)
+class AttachPoint:
+    """A row and the function that it is attached to: at an offset of a file, which `path` opens now. Two are the same where row,
+    file and offset are: a library that is replaced while it is used keeps its device and inode, and has another path from then on.
+    `semaphore_offset` is where in the file the counter of a USDT probe lies; 0 where there is none."""
 
     row: Uprobe
-    symbol: str
-    path: Path
+    symbol: str = field(compare=False)
+    path: Path = field(compare=False)
+    device: int
+    inode: int
     offset: int
     semaphore_offset: int = 0
 
@@ -132,7 +137,7 @@ def _points(row: Uprobe, holders: Iterable[_Holder]) -> Iterator[tuple[tuple[str
             offset = holder.functions.offsets.get(name)
             if offset is not None:
                 key = row.set, holder.file.device, holder.file.inode, offset
-                yield key, AttachPoint(row, name, holder.path, offset)
+                yield key, AttachPoint(row, name, holder.path, holder.file.device, holder.file.inode, offset)
 
 
 def _reasons(row: Uprobe, holders: Sequence[_Holder], obstacles: Sequence[str], newest: tuple[int, ...] | None) -> Iterator[str]:

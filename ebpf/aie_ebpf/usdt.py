@@ -38,7 +38,7 @@ def gc_points(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tu
         return [], f"{found.file.name}: {error}"
     rows = {row.symbols[0]: row for row in GC_PROBES}
     points = [
-        AttachPoint(rows[note.name], note.name, found.path, note.offset, note.semaphore_offset)
+        AttachPoint(rows[note.name], note.name, found.path, found.file.device, found.file.inode, note.offset, note.semaphore_offset)
         for note in notes
         if note.provider == _PROVIDER and note.name in rows
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import re
 import subprocess
@@ -124,7 +125,7 @@ def test_every_call_of_another_thread_is_seen_in_and_out(calls: Calls, counter: 
 @both_ways
 def test_a_place_that_cannot_be_probed_takes_no_others_with_it(calls: Calls, counter: Module, way: Way) -> None:
     """Beyond the end of the file there is nothing to probe."""
-    bad = calls.points[3]._replace(offset=1 << 40)
+    bad = dataclasses.replace(calls.points[3], offset=1 << 40)
     points = [bad, *calls.points[:3], *calls.points[4:]]
     attached, errors, _ = attach_all(counter, way, points, calls.tgid)
     (error,) = errors
