@@ -1,6 +1,6 @@
 """`make faultlab`: breaks a running engine in each known way, and prints what the agent made of it.
 
-    python -m tests.faultlab [--only NAME] [--json FILE] [--nice N] [--list]
+    python -m tests.faultlab [--only NAME] [--json FILE] [--nice N] [--list] [--show FILE ...]
 
 A fault is a row (`faults.py`): what is done to whom, how it is undone, which cause names it. `world.py` holds what is broken: the
 reference engine with SmolLM2, clients, and the agent as shipped. `judge.py` is pure: from what was seen to a row of the table.
@@ -22,7 +22,7 @@ from tests.faultlab.faults import Fault
 from tests.faultlab.judge import Result, totals
 from tests.faultlab.lab import FAULTS, run
 from tests.faultlab.programs import LabError
-from tests.faultlab.report import as_json, markdown
+from tests.faultlab.report import as_json, from_json, markdown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,12 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.list:
         print("\n".join(f"{fault.name:18}{fault.setup.name:9}{fault.what}" for fault in FAULTS))
         return 0
+    results: list[Result] = []
     try:
         faults = chosen(parsed.only)
-    except ValueError as error:
+        if parsed.show:
+            results.extend(result for file in parsed.show for result in from_json(file.read_bytes()))
+            return _print(results)
+    except (ValueError, OSError) as error:
         print(f"faultlab: {error}", file=sys.stderr)
         return 2
-    results: list[Result] = []
     began = time.monotonic()
 
     def tell(text: str) -> None:
@@ -49,9 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LabError as error:
         print(f"faultlab: {error}", file=sys.stderr)
         return 2
-    print(markdown(results))
     if parsed.json is not None:
         parsed.json.write_bytes(as_json(results))
+    return _print(results)
+
+
+def _print(results: Sequence[Result]) -> int:
+    print(markdown(results))
     return 0 if totals(results).reached else 1
 
 
@@ -73,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON, too")
     parser.add_argument(
         "--nice", type=int, default=0, metavar="N", help="run at this nice value, below 0 where others use the host"
+    )
+    parser.add_argument(
+        "--show", type=Path, nargs="+", metavar="FILE", help="print the table of such files together, and run nothing"
     )
     parser.add_argument("--list", action="store_true", help="print the faults, and end")
     return parser

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from tests.faultlab.judge import Result, Totals, totals
+from tests.faultlab.judge import Result, Totals, Verdict, totals
 
 _HEAD = ("fault", "what", "named as", "top", "seconds", "others", "false alarms before")
 
@@ -41,6 +42,23 @@ def summary(total: Totals) -> str:
         f"{total.false_alarms} false alarms in {total.healthy_s / 60:.1f} healthy minutes: "
         + ("targets reached" if total.reached else "below the targets")
     )
+
+
+def from_json(text: bytes) -> list[Result]:
+    """What `as_json` gave. Raises ValueError for anything else."""
+    try:
+        return [_result(row) for row in msgspec.json.decode(text)["results"]]
+    except (KeyError, TypeError, msgspec.DecodeError) as error:
+        raise ValueError(f"no results of the fault lab: {error}") from error
+
+
+def _result(row: dict[str, Any]) -> Result:
+    verdict = None if row["verdict"] is None else Verdict(**_tuples(row["verdict"]))
+    return Result(**_tuples(row) | {"verdict": verdict})
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
 def as_json(results: Sequence[Result]) -> bytes:

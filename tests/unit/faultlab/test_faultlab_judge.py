@@ -12,7 +12,7 @@ from aie_telemetry.api import Evidence, Finding
 from tests.faultlab.__main__ import chosen
 from tests.faultlab.judge import Expected, Look, Result, Totals, Verdict, healthy, judge, keys, sentences, totals
 from tests.faultlab.lab import FAULTS
-from tests.faultlab.report import as_json, markdown
+from tests.faultlab.report import as_json, from_json, markdown
 
 EXPECTED = Expected(("tokenizer_bound",), ("gil_contention",))
 NOTHING = Expected((), ())
@@ -114,7 +114,14 @@ def test_the_table_says_all_of_it() -> None:
     assert "not run: no quota here" in table
     assert table.endswith("2 faults: 1 named, top cause right in 1, median of the fast ones 4.0 s; 1 false alarms in 1.5 healthy "
                           "minutes: below the targets")  # fmt: skip
-    assert b'"named_as": "c"' in as_json([result(RIGHT)])
+
+
+def test_results_are_read_as_they_were_written() -> None:
+    results = [result(RIGHT), result(None, false_alarms=("e",))]
+    assert from_json(as_json(results)) == results
+    for bad in (b"{}", b'{"results": [{}]}', b"[1]", b"["):
+        with pytest.raises(ValueError, match="no results of the fault lab"):
+            from_json(bad)
 
 
 def test_every_row_names_causes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
