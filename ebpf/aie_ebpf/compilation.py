@@ -16,10 +16,11 @@ _one_at_a_time: Final = threading.Lock()
 class Compilation:
     """Begins when it is waited for. Only this thread calls BCC's compiler meanwhile; what else BCC does are system calls."""
 
-    def __init__(self, bcc: Bcc, programs: Sequence[str]) -> None:
-        """`programs` are files of `programs/`."""
+    def __init__(self, bcc: Bcc, programs: Sequence[str], defines: Sequence[str] = ()) -> None:
+        """`programs` are files of `programs/`, `defines` are for the compiler."""
         self._bcc = bcc
         self._programs = programs
+        self._defines = defines
         self._found: Module | BpfError | None = None
         # A daemon: the end of the process waits for nothing that nobody wants any more.
         self._thread = threading.Thread(target=self._run, name="compile", daemon=True)
@@ -41,6 +42,6 @@ class Compilation:
     def _run(self) -> None:
         with _one_at_a_time:
             try:
-                self._found = self._bcc.compile(*self._programs)
+                self._found = self._bcc.compile(*self._programs, defines=self._defines)
             except BpfError as error:
                 self._found = error

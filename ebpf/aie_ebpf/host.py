@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from aie_ebpf import tracepoints
 from aie_ebpf.door import Bcc, BpfError, Module, Probe, Ring
+from aie_ebpf.late import LateTracepoint
 from aie_ebpf.messages import BlockIo, OomKill, SetState, Xid
 from aie_ebpf.probes import PERF_EVENTS, SETS, TRACEPOINTS, When
 from aie_ebpf.readers.block_io import BlockIoReader
@@ -32,6 +33,7 @@ class HostProbes:
     def __init__(self, bcc: Bcc, without: frozenset[str]) -> None:
         """Compiles. Raises BpfError when not even the maps can be had."""
         self._reasons: dict[str, str] = {}
+        self._absent: set[str] = set()
         wanted = [name for name in HOST_SETS if self._may(name, without)]
         self.module = self._compile(bcc, wanted)
         self._loaded = [name for name in wanted if name not in self._reasons]
@@ -40,10 +42,11 @@ class HostProbes:
         self.waits = WaitsReader(self.module, self._loaded)
         self._block_io = BlockIoReader(self.module) if "block_io" in self._loaded else None
         self._rings = {name: ring for name in ("oom", "xid") if name in self._loaded and (ring := self._ring(name)) is not None}
-        self.lost = LostReader(self.module)
+        self._lost = LostReader(self.module)
         for name in self._loaded:
             if name not in OF_PROCESSES:
                 self._attach(name)
+        self._late = _late(bcc) if "xid" in self._absent else None
 
     @property
     def on(self) -> frozenset[str]:
@@ -95,8 +98,27 @@ class HostProbes:
         """Errors of GPUs."""
         return tuple(xid(record) for record in self._records("xid"))
 
+    def read_lost(self) -> list[dict[str, int]]:
+        """What could not be noted, by module. Raises BpfError."""
+        late = self._late.lost if self._late is not None else None
+        return [reader.read() for reader in (self._lost, late) if reader is not None]
+
+    def catch_up(self, now_s: float) -> Iterator[None] | None:
+        """The steps that attach what this kernel has only now: the driver of GPUs was loaded. None: nothing new is there."""
+        return self._late.attach() if self._late is not None and self._late.is_due(now_s) else None
+
+    def close(self) -> None:
+        """Detaches everything."""
+        for name in list(self._attached):
+            self.detach(name)
+        if self._late is not None:
+            self._late.close()
+
     def _records(self, name: str) -> Sequence[bytes]:
-        return self._rings[name].records() if name in self._rings else ()
+        if name in self._rings:
+            return self._rings[name].records()
+        late = self._late.ring if self._late is not None and name == "xid" else None
+        return late.records() if late is not None else ()
 
     def _ring(self, name: str) -> Ring | None:
         try:
@@ -110,6 +132,7 @@ class HostProbes:
         if name in without:
             self._reasons[name] = "left out by configuration"
         elif missing:
+            self._absent.add(name)
             self._reasons[name] = f"this kernel has no tracepoint {', '.join(missing)}"
         elif any(need in self._reasons for need in _NEEDS.get(name, ())):
             self._reasons[name] = f"needs {' and '.join(_NEEDS[name])}"
@@ -149,6 +172,11 @@ class HostProbes:
             self._reasons[name] = str(error)
             return False
         return True
+
+
+def _late(bcc: Bcc) -> LateTracepoint:
+    prefix, _ = _OFFSETS["xid"]
+    return LateTracepoint(bcc, next(row for row in TRACEPOINTS if row.set == "xid"), prefix, "xids")
 
 
 def _module(bcc: Bcc, programs: Sequence[str]) -> Module:

@@ -55,7 +55,7 @@ SETS: Final[tuple[ProbeSet, ...]] = (
              blind="what a thread does while it runs"),
     ProbeSet("faults", "faults", When.ALWAYS,
              sees="page faults that needed the disk",
-             blind="the address that was touched"),
+             blind="the address that was touched; faults on CPUs that were brought online after the agent came"),
     ProbeSet("block_io", "block_io", When.ALWAYS,
              sees="latency and bytes of block devices, host-wide",
              blind="network file systems; who asked"),
@@ -72,7 +72,8 @@ SETS: Final[tuple[ProbeSet, ...]] = (
                    "of what was freed"),
     ProbeSet("cuda_sync", "cuda_sync", When.CUDA,
              sees="time blocked in synchronisation, and calls that do not return",
-             blind="polling with cuStreamQuery or cuEventQuery; waits inside synchronous copies"),
+             blind="polling with cuStreamQuery or cuEventQuery; waits inside synchronous copies; a call that hung already when the "
+                   "agent came"),
     ProbeSet("cuda_copy", "cuda_copy", When.CUDA,
              sees="bytes that copies ask for, by direction, and the largest burst in 1 ms",
              blind="copies inside graphs and kernels; how long a copy takes; of a batch what is beyond its first 256; 2D and 3D "

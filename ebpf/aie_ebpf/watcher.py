@@ -127,6 +127,8 @@ class Watcher:
         self._look()
         self.guard()
         now_s = self._clock()
+        if (steps := self._host.catch_up(now_s)) is not None:
+            self._steps.append(steps)
         period_s, self._reported_s = max(now_s - self._reported_s, 1e-3), now_s
         before_s = self._cpu_s
         self._cpu_s = time.process_time()
@@ -153,8 +155,7 @@ class Watcher:
         """Detaches everything, as far as the time allows; the kernel detaches the rest when the process ends."""
         for tgid in list(self._processes):
             self._leave(self._processes.pop(tgid))
-        for name in self._host.on:
-            self._host.detach(name)
+        self._host.close()
         self._closer.finish(timeout_s)
 
     def _read(self) -> Report:
@@ -164,7 +165,7 @@ class Watcher:
         cuda = self._uprobes.read_cuda(now_ns)
         gc = self._uprobes.read_gc()
         lost: Counter[str] = Counter()
-        for each in (self._host.lost.read(), *self._uprobes.read_lost()):
+        for each in (*self._host.read_lost(), *self._uprobes.read_lost()):
             lost.update(each)
         return Report(
             period_s=0.0,
