@@ -86,7 +86,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     ),
     "engine_stopped": frozenset({"queue_saturation", "client_flood", "error_rate", "agent_blind"}),
     "cpu_fallback": _SLOW | {"client_flood"},
-    "client_flood": frozenset({"queue_saturation", "tokenizer_bound"}),
+    "client_flood": frozenset({"queue_saturation", "tokenizer_bound", "requests_rejected"}),
     "kv_preemption": _SLOW,
     "cache_hit_collapse": frozenset({"queue_saturation"}),
     # A collection, or a tokenizer in Python, holds the interpreter lock that the others wait for; a lock around the tokenizer is
@@ -115,9 +115,11 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
 STEADINESS: Final[dict[str, Steadiness]] = {
     "engine_down": Steadiness(begins_after_s=2.0),
     **dict.fromkeys(
-        ("error_rate", "client_flood", "requests_rejected", "kv_preemption", "queue_saturation", "tokenizer_bound", "python_gc"),
+        ("error_rate", "client_flood", "kv_preemption", "queue_saturation", "tokenizer_bound", "python_gc"),
         Steadiness(lingers_s=10.0),
     ),
+    # In the first seconds of a flood no queue was long for most of the window.
+    "requests_rejected": Steadiness(begins_after_s=6.0, lingers_s=10.0),
     "prefill_interference": Steadiness(begins_after_s=5.0, lingers_s=10.0),
     "cache_hit_collapse": Steadiness(lingers_s=10.0),
     **dict.fromkeys(
