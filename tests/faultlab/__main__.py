@@ -22,7 +22,7 @@ from tests.faultlab.faults import Fault
 from tests.faultlab.judge import Result, totals
 from tests.faultlab.lab import FAULTS, run
 from tests.faultlab.programs import LabError
-from tests.faultlab.report import as_json, from_json, markdown
+from tests.faultlab.report import as_json, from_json, markdown, together
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         faults = chosen(parsed.only)
         if parsed.show:
-            results.extend(result for file in parsed.show for result in from_json(file.read_bytes()))
-            return _print(results)
+            return _print(together([from_json(file.read_bytes()) for file in parsed.show]))
     except (ValueError, OSError) as error:
         print(f"faultlab: {error}", file=sys.stderr)
         return 2
@@ -82,7 +81,11 @@ def _parser() -> argparse.ArgumentParser:
         "--nice", type=int, default=0, metavar="N", help="run at this nice value, below 0 where others use the host"
     )
     parser.add_argument(
-        "--show", type=Path, nargs="+", metavar="FILE", help="print the table of such files together, and run nothing"
+        "--show",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="only print the table of such files; of a fault that is in several, the last",
     )
     parser.add_argument("--list", action="store_true", help="print the faults, and end")
     return parser

@@ -81,7 +81,7 @@ ENGINE_FAULTS: Final = (
         "restarted with a KV cache for one request, six clients more",
         PLAIN,
         _kv_too_small,
-        ("queue_saturation", "kv_preemption", "client_flood"),
+        ("queue_saturation", "kv_preemption"),
         ("requests_rejected", "engine_down", *_SLOW),
         limit_s=90.0,
     ),

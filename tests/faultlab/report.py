@@ -52,6 +52,11 @@ def from_json(text: bytes) -> list[Result]:
         raise ValueError(f"no results of the fault lab: {error}") from error
 
 
+def together(runs: Sequence[Sequence[Result]]) -> list[Result]:
+    """The results of several runs: of a fault that was run in several, the last."""
+    return list({each.fault: each for run in runs for each in run}.values())
+
+
 def _result(row: dict[str, Any]) -> Result:
     verdict = None if row["verdict"] is None else Verdict(**_tuples(row["verdict"]))
     return Result(**_tuples(row) | {"verdict": verdict})

@@ -12,7 +12,7 @@ from aie_telemetry.api import Evidence, Finding
 from tests.faultlab.__main__ import chosen
 from tests.faultlab.judge import Expected, Look, Result, Totals, Verdict, healthy, judge, keys, sentences, totals
 from tests.faultlab.lab import FAULTS
-from tests.faultlab.report import as_json, from_json, markdown
+from tests.faultlab.report import as_json, from_json, markdown, together
 
 EXPECTED = Expected(("tokenizer_bound",), ("gil_contention",))
 NOTHING = Expected((), ())
@@ -131,6 +131,11 @@ def test_every_row_names_causes_that_there_are(monkeypatch: pytest.MonkeyPatch) 
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "faultlab" / "inside")
     assert importlib.import_module("breakage").FAULTS
+
+
+def test_of_a_fault_that_was_run_twice_the_last_result_counts() -> None:
+    first, second, other = result(None), result(RIGHT), result(RIGHT)._replace(fault="g")
+    assert together([[first, other], [second]]) == [second, other]
 
 
 def test_faults_are_chosen_by_name_or_setup() -> None:
