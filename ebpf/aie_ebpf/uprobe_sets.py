@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from typing import Final, NamedTuple
@@ -64,6 +65,7 @@ class UprobeSets:
         self._gc: GcReader | None = None
         self._lost: list[LostReader] = []
         self._spaces: dict[int, AddressSpace] = {}
+        self._earlier: dict[tuple[int, str], str] = {}
         self._kinds: dict[str, dict[tuple[str, int, bool], str]] = defaultdict(dict)
         self.mixes: dict[str, Mix] = {}
         """Which kinds the hits of a set are made of, of those that were attached so far."""
@@ -94,9 +96,13 @@ class UprobeSets:
                 note = self._noter(name)
                 errors = yield from attaching.attach_points(module, self._way, fresh, target.tgid, attached, note)
                 if is_first and attached.probes and self._cuda is not None and name in _CUDA.sets:
-                    self._cuda.watch(target.tgid, name)
+                    self._note_start(name, target.tgid, self._cuda.watch(target.tgid, name))
             except BpfError as error:  # the set's programs cannot be had at all
                 errors = [str(error)]
+        if name == "cuda_memory" and (space := address_space(target.tgid)).files:  # should it end before its callers are asked for
+            self._spaces[target.tgid] = space
+        if (earlier := self._earlier.get((target.tgid, name))) is not None:
+            coverage = msgspec.structs.replace(coverage, state="part", missing=(*coverage.missing, earlier))
         if errors and not attached.probes:
             coverage = msgspec.structs.replace(coverage, state="off", reason=errors[0])
         elif errors:
@@ -106,12 +112,15 @@ class UprobeSets:
     def forget(self, tgid: int) -> None:
         """A process ended or is released: what maps hold of it is dropped."""
         self._spaces.pop(tgid, None)
+        for key in [key for key in self._earlier if key[0] == tgid]:
+            del self._earlier[key]
         for reader in (self._cuda, self._launches, self._gc):
             if reader is not None:
                 reader.forget(tgid)
 
     def leave(self, name: str, tgid: int) -> None:
         """A set watches a process no more: what it knew of it grows old."""
+        self._earlier.pop((tgid, name), None)
         if self._cuda is not None and name in _CUDA.sets:
             self._cuda.leave(tgid, name)
 
@@ -134,8 +143,15 @@ class UprobeSets:
         """The file that an address of a process is in. Its mappings are read again when an address is in none of those known."""
         space = self._spaces.get(tgid)
         if space is None or space.module_at(address) == GONE:
-            space = self._spaces[tgid] = address_space(tgid)
+            now = address_space(tgid)
+            if space is None or now.files:  # of a process that has ended what was known is all there is
+                space = self._spaces[tgid] = now
         return space.module_at(address)
+
+    def _note_start(self, name: str, tgid: int, sees_all: bool) -> None:
+        """A set was attached to a process just now; where that had memory before, it says from when on it knows."""
+        if not sees_all:
+            self._earlier[tgid, name] = f"what it took before {time.strftime('%H:%M:%S')} is not known"
 
     def _refusal(self, name: str) -> str:
         return "left out by configuration" if name in self._without else self._failed.get(_group_of(name), "")

@@ -22,11 +22,11 @@ from aie_ebpf.closer import Closer
 from aie_ebpf.cuda_libraries import CudaLibraries
 from aie_ebpf.door import Bcc, BpfError
 from aie_ebpf.host import OF_PROCESSES, HostProbes
-from aie_ebpf.messages import Coverage, Report, SetState
+from aie_ebpf.messages import Coverage, ProcessReport, Report, SetState
 from aie_ebpf.probes import SETS, When
-from aie_ebpf.processes import Process, row, start_ticks
+from aie_ebpf.processes import Process, has_loaded_cuda, row, start_ticks
 from aie_ebpf.python_runtime import gil_range
-from aie_ebpf.reports import process_report
+from aie_ebpf.reports import last_report, process_report
 from aie_ebpf.uprobe_links import Way
 from aie_ebpf.uprobe_sets import UprobeSets
 from aie_ebpf.windows import Windows
@@ -55,6 +55,7 @@ class Watcher:
         self._charges = Charges(ledger, self._uprobes.mixes)
         self._windows = Windows(self._uprobes, self._closer, clock)
         self._processes: dict[int, Process] = {}
+        self._leaving: dict[int, Process] = {}
         self._steps: deque[Iterator[None]] = deque()
         self._reported_s = self._charged_s = clock()
         self._cpu_s = time.process_time()
@@ -82,12 +83,14 @@ class Watcher:
                 self._steps.popleft()
 
     def watch(self, targets: Iterable[messages.Target]) -> None:
-        """These are to be watched, and no others."""
+        """These are to be watched, and no others. Those that are not any more are in one more report."""
         wanted = {target.tgid: target for target in targets}
         before = self._engines()
         for tgid, process in list(self._processes.items()):
             if wanted.get(tgid) != process.target:
-                self._leave(self._processes.pop(tgid))
+                self._leaving[tgid] = self._processes.pop(tgid)
+        for tgid in self._leaving.keys() & wanted.keys():  # maps have a number once
+            self._leave(self._leaving.pop(tgid))
         for tgid, target in wanted.items():
             self._processes.setdefault(tgid, Process(target))
         self._charges.forget(before - self._engines(), self._clock())
@@ -121,8 +124,10 @@ class Watcher:
     def tick(self) -> list[messages.ToAgent]:
         """What is due: looks at processes, reads the maps. The report, and windows that ended. Raises BpfError."""
         for process in self._processes.values():
-            if process.here and self._is_here(process) and process.held.keys() != self._held(process).keys():
-                process.look_at_s = 0.0  # a set may have it again
+            if not process.here or not self._is_here(process):
+                continue
+            if process.held.keys() != self._held(process).keys() or has_loaded_cuda(process, self._clock()):
+                process.look_at_s = 0.0  # a set may have it again, or has something to see
         self._settle_host()
         self._look()
         self.guard()
@@ -134,6 +139,7 @@ class Watcher:
         self._cpu_s = time.process_time()
         began_s = time.perf_counter()
         parts = self._read()
+        self._release_ended()
         opened = self._windows.coverage()
         coverage = tuple(
             opened.get((tgid, name), told) for tgid, process in self._processes.items() for name, told in process.coverage.items()
@@ -153,14 +159,16 @@ class Watcher:
 
     def finish(self, timeout_s: float) -> None:
         """Detaches everything, as far as the time allows; the kernel detaches the rest when the process ends."""
-        for tgid in list(self._processes):
-            self._leave(self._processes.pop(tgid))
+        for processes in (self._processes, self._leaving):
+            for tgid in list(processes):
+                self._leave(processes.pop(tgid))
         self._host.close()
         self._closer.finish(timeout_s)
 
     def _read(self) -> Report:
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        uses = self._host.waits.read(now_ns, self._host.on, {tgid: each.held.keys() for tgid, each in self._processes.items()})
+        held = {tgid: each.held.keys() for tgid, each in (*self._processes.items(), *self._leaving.items())}
+        uses = self._host.waits.read(now_ns, self._host.on, held)
         faults = self._host.watched.major_faults() if "faults" in self._host.on else {}
         cuda = self._uprobes.read_cuda(now_ns)
         gc = self._uprobes.read_gc()
@@ -170,15 +178,18 @@ class Watcher:
         return Report(
             period_s=0.0,
             processes=tuple(
-                process_report(
-                    process.target,
-                    uses.get(tgid),
-                    faults.get(tgid) if "faults" not in process.held else None,
-                    cuda.get(tgid),
-                    gc.get(tgid),
-                    sees_syncs=_sees(process, "cuda_sync"),
+                _last_or_not(
+                    process,
+                    process_report(
+                        process.target,
+                        uses.get(tgid),
+                        faults.get(tgid) if "faults" not in process.held else None,
+                        cuda.get(tgid),
+                        gc.get(tgid),
+                        sees_syncs=_sees(process, "cuda_sync"),
+                    ),
                 )
-                for tgid, process in self._processes.items()
+                for tgid, process in (*self._processes.items(), *self._leaving.items())
                 if process.here
             ),
             block_io=self._host.read_block_io(),
@@ -200,6 +211,14 @@ class Watcher:
         self._windows.forget(tgid)
         self._uprobes.forget(tgid)
         self._host.forget(tgid)
+
+    def _release_ended(self) -> None:
+        """What the maps had of those that ended or are to be watched no more has been read."""
+        for process in self._processes.values():
+            if process.ended and process.here:
+                self._leave(process)
+        while self._leaving:
+            self._leave(self._leaving.popitem()[1])
 
     def _look(self) -> None:
         """At processes that are due: do they live, what have they loaded since, what can be attached now. Done by `work`."""
@@ -226,7 +245,7 @@ class Watcher:
         libraries = self._uprobes.libraries(tgid)
         for name in _CUDA_SETS:
             told = yield from self._attach(process, name, libraries)
-            if not process.here:
+            if not process.here or process.ended:
                 return
             if told is not None:
                 coverage[name] = told
@@ -236,11 +255,11 @@ class Watcher:
             process.coverage = coverage | self._held_rows(process)
 
     def _is_here(self, process: Process) -> bool:
-        """Whether a process lives; if not, all of it is given back now."""
-        if start_ticks(process.target.tgid) == process.target.start_ticks:
+        """Whether a process lives; if not, it is given back when what it did has been read."""
+        if not _has_ended(process):
             return True
-        self._leave(process)
-        process.coverage = {name: row(process.target, name, "the process has ended") for name in OF_PROCESSES}
+        process.ended = True
+        process.coverage = {name: row(process.target, name, "the process has ended", state="none") for name in OF_PROCESSES}
         return False
 
     def _watch_waits(self, process: Process) -> dict[str, Coverage]:
@@ -290,8 +309,19 @@ class Watcher:
 
     def _settle_host(self) -> None:
         """The host's sets that watch processes are attached while one of them may have it: who is passed over pays, too."""
-        held = [self._held(process) for process in self._processes.values()]
+        held = [self._held(process) for process in self._processes.values() if not process.ended]
+        last = [process for process in self._processes.values() if process.ended] + list(self._leaving.values())
+        held += [process.held for process in last if process.here]
         self._host.watch_processes({name for name in OF_PROCESSES if any(name not in each for each in held)})
+
+
+def _has_ended(process: Process) -> bool:
+    """It is gone, or another has its number."""
+    return start_ticks(process.target.tgid) != process.target.start_ticks
+
+
+def _last_or_not(process: Process, report: ProcessReport) -> ProcessReport:
+    return last_report(report) if process.ended or _has_ended(process) else report
 
 
 def _sees(process: Process, name: str) -> bool:

@@ -30,10 +30,9 @@ class CudaReader:
             "cuda_copy": self._copies,
         }
 
-    def watch(self, tgid: int, name: str) -> None:
-        """The probes of a set are attached to a process. Raises BpfError."""
-        if name == "cuda_memory":
-            self._memory.watch(tgid, self._proc)
+    def watch(self, tgid: int, name: str) -> bool:
+        """The probes of a set are attached to a process. Returns whether they will see all that it holds. Raises BpfError."""
+        return name != "cuda_memory" or self._memory.watch(tgid, self._proc)
 
     def leave(self, tgid: int, name: str) -> None:
         """A set watches a process no more. Raises BpfError."""

@@ -85,10 +85,13 @@ class MemoryReader:
         self._last_unknown: dict[int, int] = {}
         self._modules: dict[tuple[int, int], str] = {}
 
-    def watch(self, tgid: int, proc: Path = Path("/proc")) -> None:
-        """A process's probes are attached: if it has not opened a GPU by now, all of its contexts will be seen. Raises BpfError."""
+    def watch(self, tgid: int, proc: Path = Path("/proc")) -> bool:
+        """A process's probes are attached. Returns whether it has not opened a GPU by now: then all of its contexts will be seen,
+        and all of its memory. Raises BpfError."""
         known = self._processes.get(tgid) or (0, 0, 0, 0)
-        self._processes.put((tgid,), (*known[:3], 0 if opened_a_gpu(tgid, proc) else 1))
+        is_new = not opened_a_gpu(tgid, proc)
+        self._processes.put((tgid,), (*known[:3], int(is_new)))
+        return is_new
 
     def read(self, module_at: ModuleAt) -> dict[int, MemoryUse]:
         """What each process allocated and freed since the reading before, and what it has outstanding now. Raises BpfError."""

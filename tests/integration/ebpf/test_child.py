@@ -74,7 +74,7 @@ def test_a_process_that_ended_before_it_was_looked_at(child: Child) -> None:
     gone.wait()
     child.watch(gone.pid, os.getpid())
     child.until(lambda message: isinstance(message, Report) and bool(message.coverage))
-    assert set(_coverage(child.messages, gone.pid).values()) == {"off"}
+    assert set(_coverage(child.messages, gone.pid).values()) == {"none"}
     assert _coverage(child.messages, os.getpid())["sched"] == "on"
     assert [each.tgid for each in child.reports(1)[0].processes] == [os.getpid()]
     child.watch()
@@ -87,10 +87,10 @@ def test_a_process_that_ends_while_it_is_watched(child: Child, program: Callable
     child.until(lambda message: isinstance(message, Report) and bool(message.processes))
     process.kill()
     process.wait()
-    # One report may have been under way.
-    last = child.reports(2)[-1]
+    # One report may have been under way; one more has what it did until it ended.
+    last = child.reports(3)[-1]
     assert last.processes == ()
-    assert set(_coverage(child.messages, process.pid).values()) == {"off"}
+    assert set(_coverage(child.messages, process.pid).values()) == {"none"}
     child.watch()
 
 
