@@ -17,6 +17,9 @@ from aie_telemetry.durations import in_words
 BEFORE_S: Final = 900.0
 """A change so long before a finding is told with it."""
 
+SETTLED_S: Final = 30.0
+"""For so long after the first view engines are still being discovered: one that appears then was there before."""
+
 _AFTER_S: Final = 5.0  # what is seen once a second may be seen just after what it caused
 _MOST: Final = 200
 _TOLD: Final = 5
@@ -41,14 +44,20 @@ class Changes:
         self._info: dict[str, Mapping[str, str]] = {}
         self._drivers: dict[str, str] = {}
         self._strangers: dict[str, frozenset[int]] = {}
-        self._begun = False
+        self._begun_s: float | None = None
 
     def observe(self, view: View, now_s: float) -> None:
-        """Notes what is other than at the last call; at the first there is nothing to compare with."""
-        found = [*self._of_processes(view), *self._of_info(view, now_s), *self._of_gpus(view)]
-        if self._begun:
+        """Notes what is other than at the last call; at the first there is nothing to compare with, and until `SETTLED_S` after
+        it an engine that appears is none that was started."""
+        begun_s = now_s if self._begun_s is None else self._begun_s
+        found = [
+            *self._of_processes(view, is_settled=now_s - begun_s >= SETTLED_S),
+            *self._of_info(view, now_s),
+            *self._of_gpus(view),
+        ]
+        if self._begun_s is not None:
             self._noted.extend(Change(now_s, subject, text) for subject, text in found)
-        self._begun = True
+        self._begun_s = begun_s
 
     def before(self, finding: Finding, related: Related) -> tuple[str, ...]:
         """What changed before a finding began, the latest first: sentences."""
@@ -71,14 +80,15 @@ class Changes:
         except TypeError as error:
             raise ValueError(f"not a list of changes: {error}") from error
 
-    def _of_processes(self, view: View) -> Iterable[tuple[str, str]]:
+    def _of_processes(self, view: View, *, is_settled: bool) -> Iterable[tuple[str, str]]:
         for engine in view.engines:
             now = frozenset(each.tgid for each in view.processes(engine))
             before = self._engines.get(engine)
             if now:
                 self._engines[engine] = now
                 if before is None:
-                    yield engine, f"engine {engine} appeared"
+                    if is_settled:
+                        yield engine, f"engine {engine} appeared"
                 elif before.isdisjoint(now):
                     yield engine, f"engine {engine} was restarted (process {min(before)} before, {min(now)} now)"
 

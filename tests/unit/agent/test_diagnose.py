@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from aie_agent.analysis.changes import Changes
+from aie_agent.analysis.changes import SETTLED_S, Changes
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.explain import explain
 from aie_agent.analysis.findings import Limits, ProcessState, View
@@ -113,6 +114,14 @@ def test_the_first_look_at_a_host_is_no_change() -> None:
     gpu = api.Gpu(index=0, name="H100", uuid="u", pci_bus_id="b", up=True, processes=(api.GpuProcess(tgid=7, command="other"),))
     changes.observe(_view(gpus=[gpu]), NOW)
     assert changes.before(_finding("x", since_s=NOW), lambda _cause, _effect: True) == ()
+
+
+def test_an_engine_that_is_discovered_was_there_and_one_that_starts_later_appears() -> None:
+    for after_s, told in ((SETTLED_S - 1, ()), (SETTLED_S, ("10 s before: engine chat appeared",))):
+        changes = Changes()
+        changes.observe(dataclasses.replace(_view(), engines=[]), NOW)
+        changes.observe(_view(), NOW + after_s)
+        assert changes.before(_finding("x", since_s=NOW + after_s + 10), _same) == told
 
 
 def test_a_model_that_is_swapped_and_a_neighbour_that_comes() -> None:

@@ -9,7 +9,7 @@ from fakes.cause_world import BEGIN_S
 from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.causes import EXPLAINS
-from aie_agent.analysis.engine_causes.gone import OLD_NEWS_S, engine_down, oom_killed
+from aie_agent.analysis.engine_causes.gone import OLD_NEWS_S, RESTART_S, engine_down, oom_killed
 from aie_agent.analysis.engine_causes.out_of_memory import TOLD_S, cuda_oom, out_of_memory
 from aie_agent.analysis.findings import EngineCause
 from aie_telemetry.api import Event
@@ -128,11 +128,36 @@ def test_an_engine_that_goes_with_requests_in_it() -> None:
     assert old.severity == "info"
 
 
+def test_a_configured_engine_that_is_gone_never_becomes_old_news() -> None:
+    world = EngineWorld()
+    world.serve(30, requests_running=3)
+    gone = down(world, world.now_s, configured=frozenset({"e"}))
+    for minutes, severity in ((1, "critical"), (11, "warning"), (24 * 60, "warning")):
+        gone.now_s = world.now_s + 60.0 * minutes
+        gone.store.evict(gone.now_s)
+        finding = gone.engine(engine_down)
+        assert finding is not None
+        assert finding.severity == severity, minutes
+
+
+def test_a_drained_engine_has_minutes_to_come_back() -> None:
+    world = EngineWorld()
+    world.serve(30, requests_running=0)
+    gone = down(world, world.now_s, configured=frozenset({"e"}))
+    told = []
+    for after_s in (5.0, RESTART_S - 1, RESTART_S, RESTART_S + 3600):
+        gone.now_s = world.now_s + after_s
+        gone.store.evict(gone.now_s)
+        finding = gone.engine(engine_down)
+        told.append(None if finding is None else finding.severity)
+    assert told == ["info", "info", "warning", "warning"]
+
+
 @pytest.mark.parametrize(("configured", "severity"), [(frozenset({"e"}), "warning"), (frozenset(), "info")])
 def test_an_engine_that_goes_while_idle_may_have_been_stopped(configured: frozenset[str], severity: str) -> None:
     world = EngineWorld()
     world.serve(30, requests_running=0)
-    finding = down(world, world.now_s, configured=configured).engine(engine_down)
+    finding = down(world, world.now_s - RESTART_S, configured=configured).engine(engine_down)
     assert finding is not None
     assert finding.severity == severity
     assert "stopped while idle" in finding.summary

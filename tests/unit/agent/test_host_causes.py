@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from fakes.cause_world import CauseWorld, Rows
 
-from aie_agent.analysis.findings import View
+from aie_agent.analysis.findings import EngineCause, View
 from aie_agent.analysis.host_causes.cpu import cpu_starved, cpu_steal, cpu_throttled
 from aie_agent.analysis.host_causes.disk import disk_stall, disk_stall_of_host
 from aie_agent.analysis.host_causes.memory import host_memory_low, page_faults, swapping
@@ -225,13 +225,16 @@ def test_an_hour_of_a_healthy_host_has_no_finding() -> None:
         assert found == [], (second, found)
 
 
-def test_starvation_of_an_engine_that_serves_nobody_is_information() -> None:
-    for running, severity in ((0.0, "info"), (2.0, "warning")):
+@pytest.mark.parametrize("cause", [cpu_starved, cpu_throttled])
+def test_an_engine_that_serves_nobody_and_lacks_cpu_is_information(cause: EngineCause) -> None:
+    loading: Rows = {}
+    requests: tuple[tuple[Rows, str], ...] = ((loading, "info"), ({RUNNING: 0.0}, "info"), ({RUNNING: 2.0}, "warning"))
+    for more, severity in requests:
         world = CauseWorld()
-        world.live(20, {**CASES["cpu_starved"].wrong, RUNNING: running})
-        found = world.engine(cpu_starved)
+        world.live(20, {**CASES[cause.__name__].wrong, **more})
+        found = world.engine(cause)
         assert found is not None
-        assert found.severity == severity
+        assert found.severity == severity, more
 
 
 def test_what_goes_on_below_its_limit_says_why() -> None:

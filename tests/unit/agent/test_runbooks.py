@@ -36,7 +36,10 @@ FIGURES = {
     "client_flood": (f"At least {outcomes.LEAST} requests", *(f"{window.share:.0%}" for window in outcomes.REJECTED_WINDOWS)),
     "cpu_fallback": (f"for {cpu_fallback.HELD_S:g} s", f"less than {cpu_fallback.IDLE:.0%} busy"),
     "cuda_oom": (f"for {out_of_memory.TOLD_S / 60:g} minutes".replace("5", "five"),),
-    "engine_down": (f"After {gone.OLD_NEWS_S / 60:g} minutes".replace("10", "ten"),),
+    "engine_down": (
+        f"After {gone.OLD_NEWS_S / 60:g} minutes".replace("10", "ten"),
+        f"{gone.RESTART_S / 60:g} minutes to come back".replace("3", "three"),
+    ),
     "engine_stopped": (f"the last {STOPPED_S:g} s",),
     "error_rate": tuple(f"{window.share:.0%} in the last {window.seconds:g} s" for window in outcomes.ERROR_WINDOWS),
     "kv_preemption": (f"At least {kv_preemption.LEAST} preemptions within {kv_preemption.WINDOW_S:g} s",),

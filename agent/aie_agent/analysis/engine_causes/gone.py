@@ -1,9 +1,10 @@
 """An engine whose last process ended (`engine_down`), or of which the kernel killed a process for lack of memory (`oom_killed`).
 
 `engine_down` is exact: no process of it is left. How bad that is depends on what ran in it when it was last heard: with requests
-it is critical, they are lost; without any it may have been stopped on purpose, and is a warning if the configuration names it,
-else an info; after `OLD_NEWS_S` it is an info. Who stops an engine on purpose sees it reported: there is no other false alarm.
-Restarts that take less than `STEADINESS` allows are none.
+it is critical, they are lost; without any it may have been stopped on purpose. One that the configuration names should run: idle,
+it has `RESTART_S` to come back (a rolling restart), and from then on it is a warning until it is back, also when what ran in it is
+forgotten. One that was only discovered is an info, with requests in it after `OLD_NEWS_S`. Who stops an engine on purpose sees it
+reported: there is no other false alarm. Restarts that take less than `STEADINESS` allows are none.
 
 `oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
 of a kill that the kernel counted is taken to be the one: another process may have been, and the engine have ended just then for a
@@ -26,6 +27,8 @@ KILLS: Final = "aie_host_oom_kills_total"
 KILL: Final = "oom_kill"
 
 OLD_NEWS_S: Final = 600.0
+RESTART_S: Final = 180.0
+"""For so long an engine that was idle may be away for a restart."""
 TOLD_S: Final = 600.0
 NEAR_S: Final = 10.0
 _AFTER_S: Final = 2.0  # the host and its processes are looked at once a second each
@@ -63,10 +66,11 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
 
 
 def _severity(running: float | None, down_s: float, is_configured: bool) -> Severity:
-    """It only ever gets milder: what ran is forgotten before it is old news."""
-    if down_s >= OLD_NEWS_S or not (running or is_configured):
-        return "info"
-    return "critical" if running else "warning"
+    """What ran is forgotten after a while: of a configured engine no less than a warning is left then."""
+    if is_configured:
+        mild: Severity = "info" if running == 0 and down_s < RESTART_S else "warning"
+        return "critical" if running else mild
+    return "critical" if running and down_s < OLD_NEWS_S else "info"
 
 
 def _running_at_end(view: View, engine: str) -> float | None:

@@ -3,6 +3,8 @@ CPUs to others.
 
 Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none.
 
+Where no request runs, or none is known to, they are information: an engine that loads uses all that it gets, and nobody waits.
+
 What is reported although nothing is broken: an engine that starts more threads than it has CPUs and does so on purpose (a
 compilation with a worker for each CPU that takes longer than half of `WINDOW_S`); a quota set so low that it is reached by design.
 On a host with a CPU to spare for each thread that is ready none of them says a thing, whatever the load: the time waited is then
@@ -15,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from aie_agent.analysis.engine_causes.readings import highest
 from aie_agent.analysis.explain import HOST
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.lock_contention import Episode
 from aie_agent.analysis.sustained import limit, live, rising
 from aie_agent.analysis.window import rate
 from aie_agent.progress import RUNNING
-from aie_telemetry.api import Evidence, Finding
+from aie_telemetry.api import Evidence, Finding, Severity
 
 RUN_QUEUE: Final = "aie_process_run_queue_seconds_total"
 CPU: Final = "aie_process_cpu_seconds_total"
@@ -52,7 +55,7 @@ _NEIGHBOURS: Final = (
 
 def cpu_starved(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `cpu_starved` at `now_s`, or None: threads of the engine are ready and wait for a CPU, at least `STARVED_THREADS`
-    of them on average, and for `STARVED_SHARE` of the time in which they could have run. Information while no request runs."""
+    of them on average, and for `STARVED_SHARE` of the time in which they could have run. Information unless requests run."""
     store = view.store
     held = rising(store.scalars(RUN_QUEUE, engine=engine), STARVED_THREADS, WINDOW_S, now_s)
     ran = rate(live(store.scalars(CPU, engine=engine), now_s), now_s - WINDOW_S, now_s) if held else None
@@ -63,7 +66,7 @@ def cpu_starved(view: View, engine: str, now_s: float) -> Finding | None:
     return Finding(
         cause="cpu_starved",
         subject=engine,
-        severity="info" if view.store.current(RUNNING, now_s, engine=engine) == 0 else "warning",
+        severity=_severity(view, engine, now_s),
         since_s=held.since_s,
         summary=f"engine {engine} does not get enough CPU: {held.mean:.1f} of its threads are ready and wait for one",
         evidence=tuple(_starved(held, share, ran, others, view, now_s)),
@@ -89,9 +92,14 @@ def _used_by_others(view: View, ran: float, now_s: float) -> float | None:
     return None if busy is None else max(busy - ran, 0.0)
 
 
+def _severity(view: View, engine: str, now_s: float) -> Severity:
+    """A warning where requests ran in the window. An engine that loads compiles on all threads, and has told of none yet."""
+    return "warning" if highest(view, engine, RUNNING, now_s - WINDOW_S, now_s) else "info"
+
+
 def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `cpu_throttled` at `now_s`, or None: the CPU quota of its control group stopped the engine in at least
-    `THROTTLED_SHARE` of the quota's periods."""
+    `THROTTLED_SHARE` of the quota's periods. Information unless requests run."""
     store, start_s = view.store, now_s - WINDOW_S
     periods = rate(live(store.scalars(PERIODS, engine=engine), now_s), start_s, now_s)
     if not periods or view.state(engine) == "down":
@@ -109,7 +117,7 @@ def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
     return Finding(
         cause="cpu_throttled",
         subject=engine,
-        severity="warning",
+        severity=_severity(view, engine, now_s),
         since_s=held.since_s,
         summary=f"engine {engine} is stopped by the CPU quota of its control group",
         evidence=tuple(evidence),
