@@ -38,7 +38,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something is wrong: what, with whom, since when, how we know, what to do. Produced by the agent's analysis.
 
     `confidence` is null where the rule is exact and there is nothing to estimate. `changes` are what changed before it began, the
-    latest first. `explained_by` is the cause of another finding that explains this one, or "".
+    latest first. `explained_by` is the cause of another finding that explains this one, or "", and `explained_by_subject` its
+    subject ("" also from agents that do not say).
     """
 
     cause: str
@@ -53,6 +54,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     not_visible: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     explained_by: str = ""
+    explained_by_subject: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

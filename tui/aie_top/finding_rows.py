@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from aie_telemetry.api import Finding, Severity, Snapshot
+from aie_telemetry.explained import above
 from aie_top import format as fmt
 from aie_top.rows import ProblemRow
 
@@ -44,24 +45,14 @@ def _group(finding: Finding) -> tuple[str, ...]:
 def _explained(snapshot: Snapshot) -> dict[int, list[Finding]]:
     """Findings by the one that explains them in the end, by its identity. One whose explanation is not there stands by itself."""
     found: dict[int, list[Finding]] = {}
+    up = {id(finding): by for finding, by in zip(snapshot.findings, above(snapshot), strict=True) if by is not None}
     for finding in snapshot.findings:
-        above, seen = _above(finding, snapshot), {id(finding)}
-        top = above
-        while above is not None and id(above) not in seen:
-            seen.add(id(above))
-            top, above = above, _above(above, snapshot)
-        if top is not None and above is None:  # else they explain each other, which no agent of ours says
+        top = finding
+        while id(top) in up:
+            top = up[id(top)]
+        if top is not finding:
             found.setdefault(id(top), []).append(finding)
     return found
-
-
-def _above(finding: Finding, snapshot: Snapshot) -> Finding | None:
-    """The finding that explains this one: of the same subject, else of a GPU that the engine is on, else any of that cause."""
-    if not finding.explained_by:
-        return None
-    on = {f"gpu{gpu.index}" for gpu in snapshot.gpus for each in gpu.processes if each.engine == finding.subject}
-    candidates = [each for each in snapshot.findings if each.cause == finding.explained_by and each is not finding]
-    return min(candidates, key=lambda each: (each.subject != finding.subject, each.subject not in on), default=None)
 
 
 def _row(members: Sequence[Finding], explained: Sequence[Finding], snapshot: Snapshot) -> ProblemRow:

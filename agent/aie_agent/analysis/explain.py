@@ -23,16 +23,20 @@ Related = Callable[[str, str], bool]
 
 
 def explain(findings: Sequence[Finding], table: Mapping[str, frozenset[str]], related: Related) -> list[Finding]:
-    """Each finding with `explained_by`: the cause of the worst of those that explain it, or "". Two that would explain each other
-    do not: the first in the list is taken to be the cause."""
+    """Each finding with `explained_by`: the cause of the worst of those that explain it, or "", and its subject. Two that would
+    explain each other do not: the first in the list is taken to be the cause."""
     marked: list[Finding] = []
     explained: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         by = next((other for other in findings if _explains(other, finding, table, related, explained)), None)
         if by is not None:
             explained[finding.cause, finding.subject] = by
-        marked.append(finding if by is None else msgspec.structs.replace(finding, explained_by=by.cause))
+        marked.append(finding if by is None else _under(finding, by))
     return marked
+
+
+def _under(finding: Finding, by: Finding) -> Finding:
+    return msgspec.structs.replace(finding, explained_by=by.cause, explained_by_subject=by.subject)
 
 
 def _explains(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from aie_agent.commands import agent_api
 from aie_telemetry import api
 from aie_telemetry.durations import in_words
+from aie_telemetry.explained import above
 
 
 def add_parser(commands: Any) -> None:
@@ -38,18 +39,33 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
-    """The findings for people, those that another explains below it."""
+    """The findings for people, those that another explains below it, and what those explain below them."""
     if all(finding.severity == "info" for finding in snapshot.findings):
-        yield f"nothing wrong: {len(snapshot.engines)} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
+        yield _nothing(snapshot)
         down = [source.name for source in snapshot.sources if source.state == "down"]
         if down:
             yield f"  not seen: {', '.join(down)} (aie-agent check says why)"
-    for finding in snapshot.findings:
-        if not finding.explained_by:
+    told = list(zip(snapshot.findings, above(snapshot), strict=True))
+    for finding, by in told:
+        if by is None:
             yield from _finding(finding, now_s)
-            for other in snapshot.findings:
-                if other.explained_by == finding.cause:
-                    yield f"    explains: {_printable(other.summary)} ({other.cause})"
+            yield from _explained(finding, told, "    ")
+
+
+def _nothing(snapshot: api.Snapshot) -> str:
+    """That an engine is gone may be as it was meant; that all is as it should be is not said beside it."""
+    gone = {finding.subject for finding in snapshot.findings if finding.cause == "engine_down"}
+    gone |= {engine.name for engine in snapshot.engines if engine.state == "down"}
+    if gone:
+        return f"no alarm, but without a process: {_printable(', '.join(sorted(gone)))}"
+    return f"nothing wrong: {len(snapshot.engines)} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
+
+
+def _explained(finding: api.Finding, told: Sequence[tuple[api.Finding, api.Finding | None]], indent: str) -> Iterator[str]:
+    for other, by in told:
+        if by is finding:
+            yield f"{indent}explains: {_printable(other.summary)} ({other.cause})"
+            yield from _explained(other, told, f"{indent}    ")
 
 
 def _finding(finding: api.Finding, now_s: float) -> Iterator[str]:

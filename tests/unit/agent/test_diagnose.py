@@ -79,6 +79,19 @@ def test_a_cause_explains_only_what_has_to_do_with_it() -> None:
     ]  # fmt: skip
 
 
+def test_what_explains_is_named_with_its_subject() -> None:
+    table = {"throttle": frozenset({"slow"}), "slow": frozenset({"queue"})}
+    gpus = [_finding("throttle", "gpu0"), _finding("throttle", "gpu1")]
+    on = {("gpu1", "a"), ("a", "a")}
+    told = explain([*gpus, _finding("slow", "a"), _finding("queue", "a")], table, lambda cause, effect: (cause, effect) in on)
+    assert [(each.explained_by, each.explained_by_subject) for each in told] == [
+        ("", ""),
+        ("", ""),
+        ("throttle", "gpu1"),
+        ("slow", "a"),
+    ]
+
+
 def test_what_is_graver_than_what_explains_it_is_told_by_itself() -> None:
     table = {"xid": frozenset({"down"})}
     told = explain([_finding("down", severity="critical"), _finding("xid", severity="warning")], table, _same)

@@ -56,6 +56,44 @@ def test_a_finding_with_all_that_belongs_to_it() -> None:
     ]
 
 
+def _of(cause: str, subject: str, by: str = "", by_subject: str = "") -> api.Finding:
+    finding = _finding(cause, "warning", by)
+    return msgspec.structs.replace(finding, subject=subject, summary=f"{cause} of {subject}", explained_by_subject=by_subject)
+
+
+def test_what_is_explained_stands_under_the_subject_that_explains_it_and_chains_are_told() -> None:
+    findings = [
+        _of("hot", "gpu0"),
+        _of("hot", "gpu1"),
+        _of("slow", "chat", "hot", "gpu1"),
+        _of("queue", "chat", "slow", "chat"),
+        _of("flood", "chat", "queue", "chat"),
+        _of("left", "chat", "gone", "chat"),
+        _of("a", "chat", "b", "chat"),
+        _of("b", "chat", "a", "chat"),
+    ]
+    told = list(diagnose.report(_snapshot(*findings), NOW))
+    shown = [line for line in told if line.startswith("WARNING") or "explains" in line]
+    assert shown == [
+        "WARNING  hot of gpu0",
+        "WARNING  hot of gpu1",
+        "    explains: slow of chat (slow)",
+        "        explains: queue of chat (queue)",
+        "            explains: flood of chat (flood)",
+        "WARNING  left of chat",
+        "WARNING  a of chat",
+        "WARNING  b of chat",
+    ]
+
+
+def test_nothing_wrong_is_not_said_beside_an_engine_that_is_gone() -> None:
+    told = list(diagnose.report(_snapshot(_finding("engine_down", "info")), NOW))
+    assert told[0] == "no alarm, but without a process: chat"
+    assert not any("nothing wrong" in line for line in told)
+    lost = msgspec.structs.replace(_snapshot(), engines=(api.Engine(name="batch", state="down"),))
+    assert next(diagnose.report(lost, NOW)) == "no alarm, but without a process: batch"
+
+
 def test_nothing_wrong_says_what_is_not_seen() -> None:
     told = list(diagnose.report(_snapshot(), NOW))
     assert told[0].startswith("nothing wrong: 0 engines")

@@ -110,6 +110,19 @@ def test_what_is_explained_stands_under_what_explains_it() -> None:
     assert "client_flood of smollm2" in page
 
 
+def test_what_is_explained_stands_under_the_gpu_that_is_named() -> None:
+    snapshot = fake.snapshot(
+        findings=(
+            finding("gpu_thermal", "gpu0", summary="GPU 0: hot"),
+            finding("gpu_thermal", "gpu1", "critical", summary="GPU 1: hot"),
+            finding("queue_saturation", "smollm2", explained_by="gpu_thermal", explained_by_subject="gpu1"),
+            finding("client_flood", "smollm2", explained_by="queue_saturation", explained_by_subject="smollm2"),
+        )
+    )
+    rows = {row.subject: [each.split(" of ")[0] for each in row.explains] for row in finding_rows(snapshot)}
+    assert rows == {"GPU 0": [], "GPU 1": ["queue_saturation", "client_flood"]}
+
+
 def test_findings_that_explain_each_other_are_not_lost() -> None:
     snapshot = fake.snapshot(findings=(finding("a", "e", explained_by="b"), finding("b", "e", explained_by="a")))
     assert [row.summary for row in finding_rows(snapshot)] == ["a of e", "b of e"]
