@@ -22,7 +22,9 @@ from aie_telemetry import api
 from tests.faultlab.clients import SHARE, Body, Clients, short_chat
 from tests.faultlab.programs import LabError, Program, free_port, until
 
-ENGINE: Final = "smollm2"
+MODEL: Final = "smollm2"
+ENGINE: Final = f"faultlab-{os.getpid()}"
+"""Its own name: other engines of this model may run on the host."""
 TIME_SCALE: Final = 240
 """How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
 longer than the second between two readings of memory."""
@@ -92,7 +94,7 @@ class World:
 
     def start_engine(self, *options: str) -> None:
         """The engine, ready. `options` come after those of the setup, and win."""
-        arguments = ["serve", "--model", ENGINE, "--name", ENGINE, "--port", str(self._port), *self.setup.engine_options, *options]
+        arguments = ["serve", "--model", MODEL, "--name", ENGINE, "--port", str(self._port), *self.setup.engine_options, *options]
         environment = {
             "PYTHONPATH": str(_INSIDE),
             "AIE_FAULTLAB_SOCKET": str(self._directory / "inside.sock"),
