@@ -34,6 +34,15 @@ STATISTICS: Final = (
 STATISTIC_OF: Final = {each.metric: each for each in STATISTICS}
 """By metric: the histograms of which single values are kept."""
 
+_NOT_OF_ANSWERS: Final = frozenset({"log_length"} | {each.name for each in STATISTICS if each.of_prompt})
+
+
+def tells_of_answers(statistic: str) -> bool:
+    """Whether a statistic that hardly varies says that answers hardly do: not so that of the prompt, nor the length, which clients
+    set. One that no hook of ours sends is taken to."""
+    return statistic not in _NOT_OF_ANSWERS
+
+
 MOST_HELD: Final = 20_000
 """Values that wait for the analysis, which takes them once a second."""
 

@@ -138,12 +138,58 @@ def test_nothing_is_said_of_traffic_that_ended(reference: Reference) -> None:
     assert world.metrics() == {}
 
 
-def test_equal_answers_are_a_collapse(reference: Reference) -> None:
+PROMPT, LENGTH = "first_token_logsumexp", "log_length"
+
+
+@pytest.mark.parametrize(
+    ("varies", "severity", "said"),
+    [
+        ({PROMPT}, "critical", "the prompts differ"),
+        ({PROMPT, LENGTH}, "critical", "the prompts differ"),
+        (set(), "warning", "one prompt again and again"),
+        ({LENGTH}, "warning", "one prompt again and again"),
+    ],
+)
+def test_equal_answers_are_a_collapse(reference: Reference, varies: set[str], severity: str, said: str) -> None:
     world = World(Assigned(reference))
     for _ in range(12):
+        answers = _answers(world.rng, 10, {})
+        found = world.second({name: answers[name] if name in varies else [mean] * 10 for name, mean in MEANS.items()})
+    assert [(each.cause, each.severity) for each in found] == [("output_collapse", severity)]
+    assert "of the last 120 requests all have the same entropy and surprisal, 100 are too many" in found[0].evidence[0].text
+    assert said in found[0].evidence[0].text
+    metrics = world.metrics()
+    alarms = [metrics["aie_drift_alarm", name] for name in ("entropy", "surprisal", PROMPT, LENGTH)]
+    assert alarms == [1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("equal", [{LENGTH}, {PROMPT}, {LENGTH, PROMPT}, {"entropy"}, {"surprisal"}, {"entropy", LENGTH, PROMPT}])
+def test_a_statistic_that_is_equal_alone_is_no_collapse(reference: Reference, equal: set[str]) -> None:
+    world = World(Assigned(reference))
+    for _ in range(40):
+        answers = _answers(world.rng, 10, {})
+        assert world.second({name: [MEANS[name]] * 10 if name in equal else answers[name] for name in MEANS}) == []
+    assert all(value == 0.0 for (name, _), value in world.metrics().items() if name == "aie_drift_alarm")
+
+
+def test_where_prompts_are_not_compared_equal_answers_are_a_warning() -> None:
+    columns = _answers(random.Random(1), 1000, {})
+    world = World(Assigned(build({name: columns[name] for name in ("entropy", "surprisal")}, About(model="m"))))
+    for _ in range(12):
         found = world.second({name: [mean] * 10 for name, mean in MEANS.items()})
-    assert [(each.cause, each.severity) for each in found] == [("output_collapse", "critical")]
-    assert "120 requests have one and the same value; 100 are too many" in found[0].evidence[0].text
+    assert [each.severity for each in found] == ["warning"]
+    assert "whether prompts differ" in found[0].not_visible[0]
+
+
+@pytest.mark.parametrize("narrow", [PROMPT, LENGTH])
+def test_prompts_and_lengths_that_scatter_less_are_no_collapse(reference: Reference, narrow: str) -> None:
+    world = World(Assigned(reference))
+    for _ in range(110):
+        answers = _answers(world.rng, 10, {})
+        answers[narrow] = [world.rng.gauss(MEANS[narrow], 0.2) for _ in range(10)]
+        found = world.second(answers)
+    assert "output_collapse" not in _causes(found)
+    assert world.metrics()["aie_drift_output_stability_ratio", narrow] < 0.4
 
 
 def test_answers_that_scatter_less_are_a_collapse(reference: Reference) -> None:

@@ -95,9 +95,18 @@ def test_nan_in_the_stream_is_an_alarm_at_once(reference: Path, tmp_path: Path, 
 
 
 def test_a_constant_stream_is_an_alarm(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {"entropy": _normal(60, 4) + [0.25] * 540, "surprisal": _normal(50, 5) + [0.5] * 550}
+    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", _csv(tmp_path / "S.csv", columns))
+    assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 160, "constant", "entropy")
+    assert verdict["per_statistic"]["surprisal"]["first_alarm_request"] == 160
+
+
+def test_one_statistic_that_is_constant_is_a_shift_and_no_collapse(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": [0.5] * 600})
     status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
-    assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 100, "constant", "surprisal")
+    assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 500, "ks", "surprisal")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Checks of values that need no statistics: no number at all, one and the same number, numbers that the reference never had.
 
 False alarms. `nonfinite`: none, one NaN is one too many. `constant`: as many equal values in a row as independent ones would give
-once in 1e12 requests, and 100 at least; a client that asks one question again and again, alone, at temperature 0 or of a response
-cache, gives them too, and then it is true that every answer is alike. `out_of_range`: five disjoint windows in a row with ten or
+once in 1e12 requests, and 100 at least, of all that is measured of answers together (collapse.py); a client that asks one question
+again and again, alone, at temperature 0 or of a response cache, gives them too: then the prompt is the same, and it is told so.
+`out_of_range`: five disjoint windows in a row with ten or
 more of a hundred values outside the 1st to 99th percentile of the reference (two are expected); chance gives one such window in
 30,000, five in a row once in 1e22; where values depend on each other, more are asked for, as many as the replay of the reference
 never had.
@@ -11,7 +12,9 @@ never had.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+V = TypeVar("V")
 
 LEAST_EQUAL: Final = 100
 _IMPROBABLE: Final = 1e-12
@@ -28,16 +31,16 @@ def equal_in_a_row(largest_share: float) -> int | None:
     return max(LEAST_EQUAL, math.ceil(math.log(_IMPROBABLE) / math.log(largest_share)))
 
 
-class EqualValues:
+class EqualValues(Generic[V]):
     """Counts equal values in a row."""
 
     __slots__ = ("count", "value")
 
-    def __init__(self, value: float | None = None, count: int = 0) -> None:
+    def __init__(self, value: V | None = None, count: int = 0) -> None:
         self.value = value
         self.count = count
 
-    def add(self, value: float) -> int:
+    def add(self, value: V) -> int:
         """Takes a value in; how many there were in a row, this one included."""
         if value == self.value:
             self.count += 1

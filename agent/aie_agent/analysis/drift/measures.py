@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aie_agent.analysis.drift.collapse import equal_answers, together
 from aie_agent.analysis.drift.rule import WINDOW
 from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.watch import StatisticWatch
@@ -22,18 +23,19 @@ def points_of(engine: str, model: str, stream: EngineStream, now_s: float) -> It
     run_length_s = stream.run_length_s(now_s)
     if run_length_s is not None:
         yield _point("aie_drift_run_length_seconds", own, run_length_s)
+    equal = set() if equal_answers(stream.watches) is None else set(together(stream.watches))
     for name, watch in stream.watches.items():
         tags = (*own, ("statistic", name))
         yield _point("aie_drift_values_lost_total", tags, float(stream.lost[name]))
-        for metric, value in _of_watch(watch):
+        for metric, value in _of_watch(watch, name in equal):
             if value is not None:
                 yield _point(metric, tags, value)
 
 
-def _of_watch(watch: StatisticWatch) -> Iterator[tuple[str, float | None]]:
+def _of_watch(watch: StatisticWatch, is_equal: bool) -> Iterator[tuple[str, float | None]]:
     last = watch.last
     yield "aie_drift_values_total", float(watch.taken)
-    yield "aie_drift_alarm", float(bool(watch.alarms))
+    yield "aie_drift_alarm", float(is_equal or bool(watch.alarms))
     yield "aie_drift_output_stability_ratio", watch.stability_ratio
     if watch.column.untested:
         return

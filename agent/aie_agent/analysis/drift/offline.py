@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from aie_agent.analysis.drift.collapse import first_equal, together
 from aie_agent.analysis.drift.reference import Column, Reference
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
@@ -71,11 +72,13 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
     lengths = {len(stream[name]) for name in columns}
     if len(lengths) > 1:
         raise ValueError("columns of different lengths")
-    verdicts, alarms = {}, {}
+    verdicts: dict[str, StatisticVerdict] = {}
+    alarms: dict[str, _Alarm] = {}
     for name, column in columns.items():
         verdicts[name], alarm = _judge_one(StatisticWatch(column, reference.values[name]), stream[name])
         if alarm is not None:
             alarms[name] = alarm
+    _add_equal(first_equal(columns, stream), columns, verdicts, alarms)
     first = min(alarms, key=lambda name: alarms[name].request, default=None)
     requests, header = lengths.pop(), reference.header
     enough = requests >= WINDOW * CONSECUTIVE or first is not None
@@ -95,6 +98,17 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
         per_statistic=verdicts,
         warnings=(*header.warnings, *_passed_over(columns, stream)),
     )
+
+
+def _add_equal(
+    request: int | None, columns: Mapping[str, Column], verdicts: dict[str, StatisticVerdict], alarms: dict[str, _Alarm]
+) -> None:
+    """What is of all statistics of answers together is the alarm of each, where none of its own came before."""
+    for name in together(columns) if request is not None else ():
+        if request is not None and (name not in alarms or alarms[name].request > request):
+            alarms[name] = _Alarm(request, Check.CONSTANT)
+            change = {"alarm": True, "first_alarm_request": request, "check": str(Check.CONSTANT)}
+            verdicts[name] = msgspec.structs.replace(verdicts[name], **change)
 
 
 def _passed_over(columns: Mapping[str, Column], stream: Mapping[str, Sequence[float]]) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from aie_agent.analysis.drift.collapse import EqualAnswers, equal_answers
 from aie_agent.analysis.drift.nan_signs import NanSigns
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.stream import EngineStream
@@ -22,7 +23,6 @@ from aie_agent.request_values import STATISTICS, Statistic
 from aie_telemetry.api import Evidence, Finding
 
 _SHIFTS: Final = (Check.KS, Check.OUT_OF_RANGE)
-_COLLAPSES: Final = (Check.CONSTANT, Check.STABILITY)
 
 _INPUT_ADVICE: Final = (
     "Compare what clients send with what the reference was recorded of: a new client, language, template or length of prompts? If"
@@ -48,9 +48,10 @@ def drift_findings(engine: str, model: str, stream: EngineStream, now_s: float) 
     shifted = [(statistic, watch) for statistic, watch in watched if any(check in watch.alarms for check in _SHIFTS)]
     if shifted:
         yield _drift(engine, model, stream, watched, shifted, now_s)
-    collapsed = [(statistic, watch) for statistic, watch in watched if any(check in watch.alarms for check in _COLLAPSES)]
-    if collapsed:
-        yield _collapse(engine, model, collapsed)
+    equal = equal_answers(stream.watches)
+    narrow = [(statistic, watch) for statistic, watch in watched if Check.STABILITY in watch.alarms]
+    if equal is not None or narrow:
+        yield _collapse(engine, model, equal, narrow)
 
 
 _Watched = Sequence[tuple[Statistic, StatisticWatch]]
@@ -119,34 +120,44 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
     )
 
 
-def _collapse(engine: str, model: str, collapsed: _Watched) -> Finding:
-    constant = any(Check.CONSTANT in watch.alarms for _, watch in collapsed)
+def _collapse(engine: str, model: str, equal: EqualAnswers | None, narrow: _Watched) -> Finding:
+    """Critical where prompts differ and answers do not; a warning where prompts may be the same, or answers only scatter less."""
+    evidence = ([] if equal is None else [_equal_sentence(equal)]) + [_narrow_sentence(*each) for each in narrow]
+    since_s = [] if equal is None else [equal.since_s]
+    hidden = equal is not None and equal.same_prompt is None
     return Finding(
         cause="output_collapse",
         subject=engine,
-        severity="critical" if constant else "warning",
-        since_s=min(since_s for _, watch in collapsed for check, since_s in watch.alarms.items() if check in _COLLAPSES),
-        summary=f"engine {engine}, {model}: its answers are {'all alike' if constant else 'far more alike than they were'}",
-        evidence=tuple(sentence for statistic, watch in collapsed for sentence in _collapse_sentences(statistic, watch)),
+        severity="critical" if equal is not None and equal.same_prompt is False else "warning",
+        since_s=min(since_s + [watch.alarms[Check.STABILITY] for _, watch in narrow]),
+        summary=f"engine {engine}, {model}: its answers are {'all alike' if equal else 'far more alike than they were'}",
+        evidence=tuple(evidence),
         advice=_COLLAPSE_ADVICE,
+        not_visible=("whether prompts differ: the log-sum-exp of the first token is not compared",) if hidden else (),
     )
 
 
-def _collapse_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Evidence]:
-    if Check.CONSTANT in watch.alarms:
-        equal, most = watch.most_equal, watch.too_many_equal
-        text = f"{statistic.name}: the last {equal} requests have one and the same value; {most} are too many"
-        yield Evidence(text=text, metric="aie_drift_alarm")
-    ratio = watch.stability_ratio
-    if Check.STABILITY in watch.alarms and ratio is not None:
-        least = watch.column.deviation_low / watch.column.deviation
-        yield Evidence(
-            text=(
-                f"{statistic.name}: the last thousand requests scatter {ratio:.2f} times as much as the reference, which itself"
-                f" never scattered less than {least:.2f} times; half of that is too little"
-            ),
-            metric="aie_drift_output_stability_ratio",
-        )
+_PROMPTS: Final = {
+    True: "; so does the log-sum-exp before the first token: one prompt again and again, or weights that heed none",
+    False: ", and the prompts differ",
+    None: "",
+}
+
+
+def _equal_sentence(equal: EqualAnswers) -> Evidence:
+    text = (
+        f"of the last {equal.requests} requests all have the same entropy and surprisal, {equal.too_many} are too many"
+        f"{_PROMPTS[equal.same_prompt]}"
+    )
+    return Evidence(text=text, metric="aie_drift_alarm")
+
+
+def _narrow_sentence(statistic: Statistic, watch: StatisticWatch) -> Evidence:
+    ratio, least = watch.stability_ratio, watch.column.deviation_low / watch.column.deviation
+    now = "before the agent was restarted, requests" if ratio is None else "the last thousand requests"
+    times = "far less than the reference" if ratio is None else f"{ratio:.2f} times as much as the reference"
+    text = f"{statistic.name}: {now} scatter {times}, which never scattered less than {least:.2f} times; half is too little"
+    return Evidence(text=text, metric="aie_drift_output_stability_ratio")
 
 
 def nan_finding(engine: str, signs: NanSigns) -> Finding:

@@ -13,6 +13,7 @@ from aie_agent.analysis.drift.reference import Column
 from aie_agent.analysis.drift.rule import WINDOW, Run
 from aie_agent.analysis.drift.saved import integer, mapping, number, number_or_none, numbers
 from aie_agent.analysis.drift.stability import Stability
+from aie_agent.request_values import tells_of_answers
 
 LESS_STABLE: Final = 0.5
 """Of the least that the reference scatters over as many requests: below it, the outputs have collapsed."""
@@ -23,7 +24,7 @@ STRIDE: Final = 25
 
 
 class Check(StrEnum):
-    """What raises an alarm."""
+    """What raises an alarm; `CONSTANT` only where all that is measured of answers is so."""
 
     KS = "ks"
     OUT_OF_RANGE = "out_of_range"
@@ -48,7 +49,8 @@ class StatisticWatch:
         self._most_equal = equal_in_a_row(column.largest_share)
         self._buffer: list[float] = []
         self._before: list[float] = []  # the window before, for the running estimate
-        self._equal = EqualValues()
+        self._equal = EqualValues[float]()
+        self._collapses = tells_of_answers(column.name)
         self.shift = Run()
         self.outside = Run()
         self.stability = Stability()
@@ -69,8 +71,8 @@ class StatisticWatch:
             return self._began(Check.NONFINITE, True, now_s)
         self._buffer.append(value)
         equal = self._equal.add(value)
-        began = self._began(Check.CONSTANT, self._most_equal is not None and equal >= self._most_equal, now_s)
-        return began if len(self._buffer) < WINDOW else began + self._complete(now_s)
+        self._began(Check.CONSTANT, self._most_equal is not None and equal >= self._most_equal, now_s)
+        return () if len(self._buffer) < WINDOW else self._complete(now_s)
 
     def _complete(self, now_s: float) -> tuple[Check, ...]:
         window, self._buffer = self._buffer, []
@@ -104,25 +106,31 @@ class StatisticWatch:
 
     def _is_collapsed(self) -> bool:
         deviation = self.stability.deviation
-        return deviation is not None and deviation < LESS_STABLE * self.column.deviation_low
+        return self._collapses and deviation is not None and deviation < LESS_STABLE * self.column.deviation_low
 
     def _ranks(self, window: Sequence[float]) -> list[Rank]:
         return [rank(self._values, value) for value in window]
 
     @property
     def alarms(self) -> dict[Check, float]:
-        """Those that hold, with since when."""
+        """Those that hold, with since when. Equal values of one statistic are none (collapse.py)."""
         runs = ((Check.KS, self.shift.since_s), (Check.OUT_OF_RANGE, self.outside.since_s))
-        return self._since_s | {check: since_s for check, since_s in runs if since_s is not None}
+        own = {check: since_s for check, since_s in self._since_s.items() if check is not Check.CONSTANT}
+        return own | {check: since_s for check, since_s in runs if since_s is not None}
 
     @property
-    def most_equal(self) -> int:
+    def equal_in_a_row(self) -> int:
         """Equal values in a row at present."""
         return self._equal.count
 
     @property
+    def equal_since_s(self) -> float | None:
+        """Since when there are too many of them; None where there are not."""
+        return self._since_s.get(Check.CONSTANT)
+
+    @property
     def too_many_equal(self) -> int | None:
-        """From so many on it is an alarm; None where the reference itself is constant."""
+        """From so many on it is too many; None where the reference itself is constant."""
         return self._most_equal
 
     @property
@@ -174,7 +182,7 @@ class StatisticWatch:
         """Goes on from what `dump` gave. Raises ValueError for anything else; then this watch is not to be used."""
         self._buffer = numbers(state, "buffer", WINDOW - 1)
         equal = mapping(state, "equal")
-        self._equal = EqualValues(number_or_none(equal, "value"), integer(equal, "count"))
+        self._equal = EqualValues[float](number_or_none(equal, "value"), integer(equal, "count"))
         self.shift = Run.restored(mapping(state, "shift"))
         self.outside = Run.restored(mapping(state, "outside"))
         self.stability = Stability.restored(state.get("stability"))
