@@ -39,7 +39,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `confidence` is null where the rule is exact and there is nothing to estimate. `changes` are what changed before it began, the
     latest first. `explained_by` is the cause of another finding that explains this one, or "", and `explained_by_subject` its
-    subject ("" also from agents that do not say).
+    subject ("" also from agents that do not say). `device` is of what concerns memory on one device: "cpu", "cuda0"; else "".
     """
 
     cause: str
@@ -55,6 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     explained_by: str = ""
     explained_by_subject: str = ""
+    device: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,6 +81,11 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "engine_down": frozenset({"queue_saturation", "client_flood", "kv_preemption", "prefill_interference", "tokenizer_bound"}),
     "cuda_oom": frozenset({"engine_down", "error_rate"}),
     "out_of_memory": frozenset({"error_rate"}),
+    # Memory that was lost is what others run out of; told of one device, it explains nothing of another.
+    "memory_leak": frozenset({"host_memory_low", "oom_killed", "cuda_oom", "out_of_memory", "swapping"}),
+    # What comes out of a model follows from what went in, and from what broke in it.
+    "nan_logits": frozenset({"output_collapse", "output_drift"}),
+    "input_drift": frozenset({"output_drift", "output_collapse"}),
     "engine_hung": frozenset(
         {"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate", "agent_blind"}
     ),

@@ -1,6 +1,7 @@
 """Which finding explains which: a GPU that is throttled makes its engine slow, and only the first is news.
 
-What is explained stays among the findings, marked, below what explains it; it raises no alert of its own.
+What is explained stays among the findings, marked, below what explains it; it raises no alert of its own. What is graver than that
+which explains it (a process that was killed, a leak that is a warning) keeps its own alarm, and names the other in its evidence.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from typing import Final
 
 import msgspec
 
-from aie_telemetry.api import Finding, Severity
+from aie_telemetry.api import Evidence, Finding, Severity
 
 HOST: Final = "host"
 """The subject of what concerns all engines of the host."""
+
+CPU_DEVICE: Final = "cpu"
+"""The device of memory that is the host's. An engine's memory there is also the host's concern."""
+
+_METRIC: Final = "aie_finding"
 
 RANK: Final[Mapping[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
 """The graver, the lower."""
@@ -31,12 +37,33 @@ def explain(findings: Sequence[Finding], table: Mapping[str, frozenset[str]], re
         by = next((other for other in findings if _explains(other, finding, table, related, explained)), None)
         if by is not None:
             explained[finding.cause, finding.subject] = by
-        marked.append(finding if by is None else _under(finding, by))
+        marked.append(_naming(finding, findings, table, related) if by is None else _under(finding, by))
     return marked
 
 
 def _under(finding: Finding, by: Finding) -> Finding:
     return msgspec.structs.replace(finding, explained_by=by.cause, explained_by_subject=by.subject)
+
+
+def _naming(finding: Finding, findings: Sequence[Finding], table: Mapping[str, frozenset[str]], related: Related) -> Finding:
+    """With the milder findings that it may come of."""
+    milder = (
+        other for other in findings if RANK[other.severity] > RANK[finding.severity] and _leads(other, finding, table, related)
+    )
+    named = tuple(Evidence(text=f"it may come of {other.cause}: {other.summary}", metric=_METRIC) for other in milder)
+    return msgspec.structs.replace(finding, evidence=(*finding.evidence, *named)) if named else finding
+
+
+def _leads(other: Finding, finding: Finding, table: Mapping[str, frozenset[str]], related: Related) -> bool:
+    """Whether one can lead to the other at all, whatever their severities: by its cause, and by where it is."""
+    if finding.cause not in table.get(other.cause, ()):
+        return False
+    if other.device and finding.device:
+        if (other.device == CPU_DEVICE) != (finding.device == CPU_DEVICE):
+            return False
+        if finding.subject == HOST:
+            return True
+    return related(other.subject, finding.subject)
 
 
 def _explains(
@@ -46,7 +73,7 @@ def _explains(
     related: Related,
     explained: Mapping[tuple[str, str], Finding],
 ) -> bool:
-    if finding.cause not in table.get(other.cause, ()) or not related(other.subject, finding.subject):
+    if not _leads(other, finding, table, related):
         return False
     if RANK[other.severity] > RANK[finding.severity]:
         return False  # what is graver is told by itself: an alert on what explains it would be too mild

@@ -7,8 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from aie_agent.analysis.causes import EXPLAINS
 from aie_agent.analysis.changes import SETTLED_S, Changes
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.explain import explain
@@ -98,6 +100,53 @@ def test_what_is_graver_than_what_explains_it_is_told_by_itself() -> None:
     assert [each.explained_by for each in told] == ["", ""]
     told = explain([_finding("down", severity="critical"), _finding("xid", severity="critical")], table, _same)
     assert [each.explained_by for each in told] == ["xid", ""]
+
+
+def _leak(device: str = "cpu", severity: api.Severity = "warning") -> api.Finding:
+    return msgspec.structs.replace(_finding("memory_leak", severity=severity), device=device)
+
+
+@pytest.mark.parametrize(
+    ("cause", "subject", "device", "leaks_on"),
+    [
+        ("host_memory_low", "host", "cpu", "cpu"),
+        ("swapping", "host", "cpu", "cpu"),
+        ("oom_killed", "chat", "cpu", "cpu"),
+        ("cuda_oom", "chat", "cuda0", "cuda0"),
+        ("out_of_memory", "chat", "cpu", "cpu"),
+    ],
+)
+def test_a_leak_is_why_memory_runs_out_where_it_is(cause: str, subject: str, device: str, leaks_on: str) -> None:
+    ran_out = msgspec.structs.replace(_finding(cause, subject), device=device)
+    _, told = explain([_leak(leaks_on), ran_out], EXPLAINS, _same)
+    assert (told.explained_by, told.explained_by_subject) == ("memory_leak", "chat")
+    _, elsewhere = explain([_leak("cuda0" if leaks_on == "cpu" else "cpu"), ran_out], EXPLAINS, _same)
+    assert elsewhere == ran_out, "memory of another device"
+    other = msgspec.structs.replace(ran_out, subject="other" if subject == "chat" else "host")
+    _, of_another = explain([_leak(leaks_on), other], EXPLAINS, _same)
+    assert bool(of_another.explained_by) is (subject == "host"), "another engine's memory is its own, the host's is all of theirs"
+
+
+@pytest.mark.parametrize("severity", ["warning", "info"])
+def test_a_kill_keeps_its_alarm_and_names_the_leak(severity: api.Severity) -> None:
+    killed = msgspec.structs.replace(_finding("oom_killed", severity="critical"), device="cpu")
+    told, down, _ = explain([killed, _finding("engine_down", severity="critical"), _leak(severity=severity)], EXPLAINS, _same)
+    assert (told.severity, told.explained_by, down.explained_by) == ("critical", "", "oom_killed")
+    assert [each.text for each in told.evidence] == ["it may come of memory_leak: memory_leak of chat"]
+    assert down.evidence == ()
+
+
+def test_what_comes_out_of_a_model_follows_from_what_went_in_or_broke() -> None:
+    broken = [
+        _finding("nan_logits", severity="critical"),
+        _finding("output_collapse", severity="critical"),
+        _finding("output_drift"),
+    ]
+    assert [each.explained_by for each in explain(broken, EXPLAINS, _same)] == ["", "nan_logits", "nan_logits"]
+    shifted = [_finding("output_collapse", severity="critical"), _finding("input_drift"), _finding("output_drift")]
+    collapse, _, drift = explain(shifted, EXPLAINS, _same)
+    assert (collapse.explained_by, drift.explained_by) == ("", "input_drift")
+    assert "input_drift" in collapse.evidence[0].text
 
 
 def test_two_that_would_explain_each_other_are_not_both_hidden() -> None:

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from aie_agent.analysis.engine_causes.readings import RUNNING, size
+from aie_agent.analysis.explain import CPU_DEVICE
 from aie_agent.analysis.findings import View
 from aie_telemetry.api import Event, Evidence, Finding, Severity
 from aie_telemetry.durations import in_words
@@ -95,6 +96,7 @@ def oom_killed(view: View, engine: str, now_s: float) -> Finding | None:
         evidence=tuple(_of_kills(seen, now_s)) if seen else (_of_count(now_s - since_s),),
         advice=_MORE_MEMORY,
         not_visible=() if seen else ("which process the kernel killed: no probe saw it (`dmesg` says)",),
+        device=CPU_DEVICE,
     )
 
 

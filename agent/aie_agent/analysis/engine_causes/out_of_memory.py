@@ -83,6 +83,7 @@ def _finding(cause: str, view: View, engine: str, now_s: float, is_device: Calla
         evidence=tuple(_evidence(last, events, now_s)),
         advice=verdict.advice,
         not_visible=(f"could not be read at that moment: {unread}",) if (unread := _word(last, "unreadable")) else (),
+        device=_device(last),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aie_agent.analysis.explain import HOST
+from aie_agent.analysis.explain import CPU_DEVICE, HOST
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.lock_contention import WAIT_SECONDS, Episode
 from aie_agent.analysis.sustained import level_since, limit, live, rising
@@ -91,6 +91,7 @@ def swapping(view: View, now_s: float) -> list[Finding]:
         Finding(
             cause="swapping",
             subject=HOST,
+            device=CPU_DEVICE,
             severity="warning",
             since_s=held.since_s,
             summary="the host swaps: memory that is in use is read back from the disk",
@@ -137,6 +138,7 @@ def host_memory_low(view: View, now_s: float) -> list[Finding]:
         Finding(
             cause="host_memory_low",
             subject=HOST,
+            device=CPU_DEVICE,
             severity=severity,
             since_s=min(each for each in (since_s, stalled.since_s if stalled else None) if each is not None),
             summary="the host is nearly out of memory: the kernel ends a process next",

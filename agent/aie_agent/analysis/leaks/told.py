@@ -81,6 +81,7 @@ def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None
         advice=_ADVICE.get(leak_class, _PLAIN_ADVICE).format(subject=subject),
         confidence=confidence(standing),
         not_visible=tuple(_not_visible(worst)),
+        device=worst.device,
     )
 
 
