@@ -66,6 +66,7 @@ class WaitsReader:
         self._locks = module.table("locks", "QII", "6Q") if "locks" in loaded else None
         self._waiting = module.table("futex_waiting", "I", "4Q2I") if "locks" in loaded else None
         self._threads = module.table("threads", "I", "3QII") if "sched" in loaded else None
+        self._in_sync = module.table("in_sync", "I", "Q") if "sched" in loaded else None
         self._kinds = LockKinds()
         self._read_ns = 0
         self._ongoing: dict[int, _Ongoing] = {}
@@ -101,13 +102,18 @@ class WaitsReader:
         that leave a process alone: of what they would see nothing is said. Raises BpfError."""
         locks = self._lock_uses(now_ns) if "locks" in on else {}
         times = {key[0]: value for key, value in self._times.items()} if self._times is not None else {}
+        for tgid, asleep_ns in self._asleep_in_sync(now_ns).items():
+            if tgid in times:
+                times[tgid] = (*times[tgid][:-1], times[tgid][-1] + asleep_ns)
         return {
             tgid: self._use(tgid, times.get(tgid, _NO_TIMES), locks.get(tgid, {}), on.difference(off.get(tgid, ())))
             for tgid in self._last_times
         }
 
     def _use(self, tgid: int, times: tuple[int, ...], uses: dict[int, _Use], on: frozenset[str]) -> HostUse:
-        before, self._last_times[tgid] = self._last_times[tgid], times
+        before = self._last_times[tgid]
+        # A sleep that goes on counts with those that ended: one that ends between two readings is in neither, for a moment.
+        times = self._last_times[tgid] = (*times[:-1], max(times[-1], before[-1]))
         sleep, disk, fault, sync_queue, sync_off = (
             (after - earlier) / _NS for after, earlier in zip(times[2 * FIELDS :], before[2 * FIELDS :], strict=True)
         )
@@ -133,6 +139,19 @@ class WaitsReader:
             sync_run_queue_s=sync_queue,
             sync_off_s=sync_off,
         )
+
+    def _asleep_in_sync(self, now_ns: int) -> dict[int, int]:
+        """For how long, by process, threads have slept that are inside a CUDA synchronisation now, in ns: `times` has it when they
+        wake up."""
+        found: dict[int, int] = defaultdict(int)
+        if self._in_sync is None or self._threads is None:
+            return found
+        for (tid,), _ in list(self._in_sync.items()):
+            thread = self._threads.get(tid)
+            if thread is not None and thread[0]:
+                off_ns, ready_ns, _, tgid, _ = thread
+                found[tgid] += max((ready_ns or now_ns) - off_ns, 0)
+        return found
 
     def _row(self, tgid: int, address: int, use: _Use) -> Lock:
         return Lock(

@@ -68,6 +68,8 @@ void stand_in_jump_next(jmp_buf *place);
 /* A stream or event of the stand-in says how long to wait for it. */
 #define WAITS_MS(ms) ((void *)(size_t)(ms))
 #define WAITS_FOR_EVER ((void *)~(size_t)0)
+/* As long, on a CPU. Of at least 2 ms: 1 would be WAITS_FOR_EVER. */
+#define SPINS_MS(ms) ((void *)-(long)(ms))
 
 CUresult cuInit(unsigned flags);
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize);

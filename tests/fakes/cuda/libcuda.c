@@ -146,10 +146,18 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return failure(); }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return failure(); }
 
+static CUresult spin(long ms) {
+    struct timespec began, now;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000 < ms);
+    return failure();
+}
 static CUresult wait_for(void *what) {
     if (what == WAITS_FOR_EVER)
         for (;;) pause();
     long ms = (long)what;
+    if (ms < 0) return spin(-ms);
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};
     while (nanosleep(&left, &left)) {}
     return failure();
