@@ -221,19 +221,48 @@ def test_nan_is_found_within_ten_answers_and_needs_no_reference(reference: Refer
     assert healthy[-1] == []
 
 
-@pytest.mark.parametrize(
-    ("answers", "dropped"),
-    [
-        ({"log_length": [4.0] * 5}, 0),  # an engine that tells lengths only
-        ({"log_length": [4.0] * 5, "entropy": [2.0]}, 15),  # hooks of another kind drop
-        ({}, 15),
-    ],
-)
-def test_what_looks_like_nan_and_is_none(reference: Reference, answers: dict[str, list[float]], dropped: float) -> None:
+def _lengths(number: int, count: int = 5) -> dict[str, list[float]]:
+    return {"log_length": [4.0 + number / 100] * count}
+
+
+def test_hooks_of_another_kind_that_drop_are_no_nan(reference: Reference) -> None:
     world = World(Assigned(reference))
     for number in range(30):
-        different = {name: [value + number / 100 for value in values] for name, values in answers.items()}
-        assert world.second(different, [_dropped(dropped)] if dropped else []) == []
+        assert world.second({"entropy": [2.0 + number / 100], **_lengths(number)}, [_dropped(15)]) == []
+        assert world.second({}, [_dropped(15)]) == []
+
+
+def test_an_engine_that_never_told_an_entropy_gives_no_nan(reference: Reference) -> None:
+    world = World(Assigned(reference))
+    assert all(world.second(_lengths(number), [_dropped(15)]) == [] for number in range(30))
+
+
+def test_what_is_dropped_far_from_the_answers_is_of_something_else(reference: Reference) -> None:
+    world = World(Assigned(reference))
+    world.requests(100)
+    for number in range(300):
+        answers = _lengths(number, 1) if number % 30 == 15 else {}
+        assert world.second(answers, [] if 4 <= number % 30 <= 26 else [_dropped(15)]) == []
+
+
+def test_lengths_alone_while_nothing_is_dropped_are_no_nan(reference: Reference) -> None:
+    world = World(Assigned(reference))
+    world.requests(100)
+    assert all(world.second(_lengths(number)) == [] for number in range(30))
+
+
+def test_fewer_numbers_dropped_than_answers_came_are_no_nan(reference: Reference) -> None:
+    world = World(Assigned(reference))
+    world.requests(100)
+    assert all(world.second(_lengths(number), [_dropped(1)]) == [] for number in range(30))
+
+
+def test_rare_answers_without_numbers_are_nan(reference: Reference) -> None:
+    world = World(Assigned(reference))
+    world.requests(100)
+    for number in range(300):
+        found = world.second(_lengths(number, 1) if number % 30 == 15 else {}, [_dropped(9)] if number % 30 == 18 else [])
+    assert _causes(found) == ["nan_logits"]
 
 
 def test_nan_in_a_watched_layer_is_found_at_once() -> None:

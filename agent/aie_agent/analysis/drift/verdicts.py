@@ -168,7 +168,8 @@ def nan_finding(engine: str, signs: NanSigns) -> Finding:
         evidence.append(Evidence(text=text, metric="aie_engine_activation_nonfinite_total"))
     if signs.without:
         text = (
-            f"of the last {signs.without} answers none has an entropy, and hooks dropped {signs.dropped:.0f} numbers that were none"
+            f"of the last {signs.without} answers none has an entropy, and near the last of them hooks dropped {signs.dropped:.0f}"
+            " numbers that were none"
         )
         evidence.append(Evidence(text=text, metric="aie_hooks_dropped_total"))
     return Finding(
