@@ -1,7 +1,8 @@
 """Hysteresis: a finding that comes and goes within seconds is one finding, and one that is over at once was none.
 
 It changes when a finding is shown, never whether its cause holds: a cause's own false-alarm rate can only fall. A finding that goes
-on keeps the earliest moment at which it is said to have begun.
+on keeps the earliest moment at which it is said to have begun, and its graver severity for a while: one that becomes milder for
+a second raises no second alarm after it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aie_telemetry.api import Finding
+from aie_agent.analysis.explain import RANK
+from aie_telemetry.api import Finding, Severity
 
 Key = tuple[str, str]
 """A finding's cause and subject."""
 
 
 class Steadiness(NamedTuple):
-    """For how long a cause must hold without a gap before it is shown, and how long it is shown after it was last seen to hold."""
+    """For how long a cause must hold without a gap before it is shown, how long it is shown after it was last seen to hold, and how
+    long it keeps its severity after it was last as grave (None: as long as it lingers)."""
 
     begins_after_s: float = 0.0
     lingers_s: float = 0.0
+    calms_after_s: float | None = None
 
 
 _AT_ONCE: Final = Steadiness()
@@ -32,6 +36,8 @@ class _Seen(NamedTuple):
     last_s: float
     finding: Finding
     shown: bool
+    severity: Severity
+    severe_s: float
 
 
 class Steady:
@@ -54,9 +60,20 @@ class Steady:
                 finding = msgspec.structs.replace(finding, since_s=before.finding.since_s)
             finding = finding if before is None else _as_old(finding, before.finding.since_s)
             shown = (before is not None and before.shown) or now_s - first_s >= self._rule(finding).begins_after_s
-            self._seen[key] = _Seen(first_s, now_s, finding, shown)
+            severity, severe_s = self._severity(finding, before, now_s)
+            finding = msgspec.structs.replace(finding, severity=severity)
+            self._seen[key] = _Seen(first_s, now_s, finding, shown, severity, severe_s)
         self._seen = {key: seen for key, seen in self._seen.items() if self._stays(seen, now_s)}
         return [seen.finding for seen in self._seen.values() if seen.shown]
+
+    def _severity(self, finding: Finding, before: _Seen | None, now_s: float) -> tuple[Severity, float]:
+        """The severity to show, and when the cause last had it itself."""
+        rule = self._rule(finding)
+        calms_after_s = rule.lingers_s if rule.calms_after_s is None else rule.calms_after_s
+        is_milder = before is not None and RANK[before.severity] < RANK[finding.severity]
+        if before is not None and is_milder and now_s - before.severe_s < calms_after_s:
+            return before.severity, before.severe_s
+        return finding.severity, now_s
 
     def _stays(self, seen: _Seen, now_s: float) -> bool:
         """What was not shown yet goes with its first gap."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fakes.cause_world import BEGIN_S
 from fakes.engine_world import EngineWorld
 
+from aie_agent.analysis.causes import STEADINESS
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
 from aie_agent.analysis.engine_causes.prefill_interference import prefill_interference
 from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
 from aie_agent.analysis.findings import EngineCause
+from aie_agent.analysis.steady import Steady
 from aie_telemetry.catalogue import CATALOGUE
 
 CAUSES: tuple[EngineCause, ...] = (queue_saturation, kv_preemption, prefill_interference)
@@ -66,6 +70,50 @@ def test_without_a_histogram_of_waits_the_queue_must_be_long() -> None:
     short = EngineWorld()
     short.serve(60, requests_running=4, requests_waiting=3)
     assert short.engine(queue_saturation) is None
+
+
+def told_of(world: EngineWorld, seconds: int, waiting: Callable[[int], float]) -> list[str]:
+    """The severity in each second that has a finding, with the steadiness that it has in an agent."""
+    steady = Steady(STEADINESS)
+    told: list[str] = []
+    begin = int(world.now_s - BEGIN_S)
+    for _ in range(seconds):
+        level = lambda second: waiting(second - begin)  # noqa: E731
+        world.serve(1, observes=SLOW, requests_running=16, requests_waiting=level, kv_usage_ratio=0.3)
+        found = world.engine(queue_saturation)
+        told += [each.severity for each in steady.update([found] if found else [], world.now_s)]
+    return told
+
+
+@pytest.mark.parametrize("ended", [lambda second: 2 * second, lambda second: 16 * (second // 5)], ids=["evenly", "in waves"])
+def test_a_burst_that_is_worked_off_is_information(ended: Callable[[int], float]) -> None:
+    world = EngineWorld()
+    world.serve(60, observes=FAST, requests_running=8, requests_waiting=0, kv_usage_ratio=0.3)
+    told = told_of(world, 60, lambda second: max(90.0 - ended(second), 0.0))
+    assert len(told) > 20
+    assert set(told) == {"info"}
+
+
+def test_a_queue_that_shrinks_too_slowly_or_not_any_more_is_a_warning() -> None:
+    shapes: tuple[Callable[[int], float], ...] = (lambda at: 90.0 - 0.5 * at, lambda at: max(90.0 - 4 * at, 50.0))
+    for waiting in shapes:
+        world = EngineWorld()
+        world.serve(60, observes=FAST, requests_running=8, requests_waiting=0, kv_usage_ratio=0.3)
+        assert told_of(world, 60, waiting)[-1] == "warning"
+
+
+def test_a_queue_that_goes_up_and_down_stays_a_warning() -> None:
+    noise, world, level = random.Random(3), EngineWorld(), 0.0
+
+    def wander(_: int) -> float:
+        nonlocal level
+        level = 0.97 * level + noise.gauss(0.0, 1.0)
+        return max(round(10.0 + level), 1.0)
+
+    world.serve(60, observes=FAST, requests_running=8, requests_waiting=0, kv_usage_ratio=0.3)
+    told = told_of(world, 600, wander)
+    assert len(told) > 500
+    assert set(told[60:]) == {"warning"}
 
 
 QUEUES: dict[str, dict[str, Any]] = {

@@ -59,6 +59,7 @@ FIGURES = {
         f"had waited {queue_saturation.WAIT_S:g} s",
         f"for {queue_saturation.UNMEASURED_S:g} s no fewer",
         f"full ({queue_saturation.KV_FULL:.0%} or more)",
+        f"empty within {queue_saturation.WORKED_OFF_S:g} s",
     ),
     "tokenizer_bound": (f"a tenth took {tokenizer_bound.SLOW_S * 1000:g} ms", f"at least {tokenizer_bound.SHARE:.0%} of all time"),
 }
