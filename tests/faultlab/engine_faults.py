@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.faultlab.clients import foreign_chat
-from tests.faultlab.faults import CACHED, DRIFT, MEMORY, PLAIN, Fault, Inject, inside
+from tests.faultlab.faults import CACHED, DRIFT, MEMORY, PLAIN, SLOW, Fault, Inject, inside
 from tests.faultlab.world import ENGINE, World
-
-_SLOW: Final = ("queue_saturation", "prefill_interference", "tokenizer_bound", "gil_contention")
-"""What a slow engine shows as well."""
 
 
 def _stopped(world: World) -> contextlib.AbstractContextManager[None]:
@@ -71,21 +68,21 @@ def _memory(name: str, what: str, inject: Inject, expected: tuple[str, ...], lim
 ENGINE_FAULTS: Final = (
     Fault("stopped", "SIGSTOP", PLAIN, _stopped, ("engine_stopped", "engine_hung"), ("engine_hung", "engine_stopped")),
     Fault("killed", "SIGKILL under load", PLAIN, _killed, ("engine_down",)),
-    Fault("gil-hog", "two threads that compute in Python", PLAIN, inside("gil_hog"), ("gil_contention",), _SLOW),
-    Fault("global-lock", "one lock around the tokeniser", PLAIN, inside("global_lock"), ("lock_contention",), _SLOW),
-    Fault("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), ("tokenizer_bound",), _SLOW),
-    Fault("gc-storm", "full collections of 1.5 million objects", PLAIN, inside("gc_storm"), ("python_gc",), _SLOW),
-    Fault("flood", "200 clients that ask again at once", PLAIN, _flood, ("client_flood",), _SLOW),
+    Fault("gil-hog", "two threads that compute in Python", PLAIN, inside("gil_hog"), ("gil_contention",), SLOW),
+    Fault("global-lock", "one lock around the tokeniser", PLAIN, inside("global_lock"), ("lock_contention",), SLOW),
+    Fault("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), ("tokenizer_bound",), SLOW),
+    Fault("gc-storm", "full collections of 1.5 million objects", PLAIN, inside("gc_storm"), ("python_gc",), SLOW),
+    Fault("flood", "200 clients that ask again at once", PLAIN, _flood, ("client_flood",), SLOW),
     Fault(
         "kv-too-small",
         "restarted with a KV cache for one request, six clients more",
         PLAIN,
         _kv_too_small,
         ("queue_saturation", "kv_preemption"),
-        ("requests_rejected", "engine_down", *_SLOW),
+        ("requests_rejected", "engine_down", *SLOW),
         limit_s=90.0,
     ),
-    Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, ("page_faults",), ("disk_stall", *_SLOW)),
+    Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, ("page_faults",), ("disk_stall", *SLOW)),
     Fault("cuda-oom", "torch says out of memory, the hooks hear it", PLAIN, _cuda_oom, ("cuda_oom",), tells_on=True),
     Fault(
         "cache-off",
@@ -93,7 +90,7 @@ ENGINE_FAULTS: Final = (
         CACHED,
         inside("response_cache_off"),
         ("cache_hit_collapse",),
-        _SLOW,
+        SLOW,
         healthy_s=130.0,
     ),
     Fault(
@@ -122,7 +119,7 @@ ENGINE_FAULTS: Final = (
         DRIFT,
         _foreign,
         ("input_drift",),
-        ("output_drift", *_SLOW),
+        ("output_drift", *SLOW),
         limit_s=1200.0,
         fast=False,
     ),

@@ -16,6 +16,9 @@ GPUS: Final = Setup("gpus", gpus=8)
 CACHED: Final = Setup("cached", engine_options=("--response-cache-bytes", str(64 << 20)), body=repeated_chat)
 DRIFT: Final = Setup("drift", body=demo_chat, share=0.7, drift=True)
 
+SLOW: Final = ("queue_saturation", "prefill_interference", "tokenizer_bound", "gil_contention")
+"""What a slow engine shows as well."""
+
 Inject = Callable[[World], AbstractContextManager[None]]
 """Breaks the world while it is entered, and repairs it when it is left."""
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.faultlab.engine_faults import _SLOW
-from tests.faultlab.faults import PLAIN, Fault
+from tests.faultlab.faults import PLAIN, SLOW, Fault
 from tests.faultlab.programs import LabError
 from tests.faultlab.world import World
 
@@ -93,13 +92,13 @@ def _home(pid: int, root: Path) -> Path:
 
 
 HOST_FAULTS: Final = (
-    Fault("cpu-neighbour", f"{NEIGHBOURS} processes spin on its only core", PLAIN, _neighbours, ("cpu_starved",), _SLOW),
+    Fault("cpu-neighbour", f"{NEIGHBOURS} processes spin on its only core", PLAIN, _neighbours, ("cpu_starved",), SLOW),
     Fault(
         "cpu-quota",
         f"a cgroup quota of {QUOTA_CORES} cores",
         PLAIN,
         _quota,
         ("cpu_throttled",),
-        ("cpu_starved", "client_flood", *_SLOW),
+        ("cpu_starved", "client_flood", *SLOW),
     ),
 )
