@@ -79,7 +79,11 @@ class HostProbes:
         """Begins to count for a process, or tells anew where its interpreter keeps the GIL and which sets leave it alone.
         Raises BpfError (too many)."""
         self.waits.watch(tgid)
-        self.watched.watch(tgid, gil, off)
+        try:
+            self.watched.watch(tgid, gil, off)
+        except BpfError:  # nothing will be counted for it: that is not 0
+            self.waits.forget(tgid)
+            raise
 
     def forget(self, tgid: int) -> None:
         """Ends to count for a process."""

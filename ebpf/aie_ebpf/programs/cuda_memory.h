@@ -72,7 +72,10 @@ struct runtime_call {
 #endif
 BPF_F_TABLE("hash", struct place, struct allocation, live, LIVE_ENTRIES, BPF_F_NO_PREALLOC);
 /* Read each second. A caching allocator asks from a handful of places; 4096 is some hundred engines' worth. */
-BPF_TABLE("hash", struct group, struct group_use, groups, 4096);
+#ifndef GROUPS_ENTRIES
+#define GROUPS_ENTRIES 4096
+#endif
+BPF_TABLE("hash", struct group, struct group_use, groups, GROUPS_ENTRIES);
 BPF_TABLE("hash", struct context, u64, contexts, 1024);
 BPF_TABLE("hash", u32, struct cuda_process, cuda_processes, 1024);
 /* By tid, while the call runs. Not LRU: a free may wait for the GPU for long. */

@@ -50,9 +50,15 @@ struct waiting {
 };
 
 /* Drained every second, so that addresses that are no longer used make room. */
-BPF_TABLE("hash", struct lock, struct lock_use, locks, 8192);
+#ifndef LOCKS_ENTRIES
+#define LOCKS_ENTRIES 8192
+#endif
+BPF_TABLE("hash", struct lock, struct lock_use, locks, LOCKS_ENTRIES);
 /* By tid; an entry lives as long as the call. Not LRU: a wait of hours must not be evicted. */
-BPF_TABLE("hash", u32, struct waiting, futex_waiting, 16384);
+#ifndef FUTEX_WAITING_ENTRIES
+#define FUTEX_WAITING_ENTRIES 16384
+#endif
+BPF_TABLE("hash", u32, struct waiting, futex_waiting, FUTEX_WAITING_ENTRIES);
 /* Which thread has waited where, and when its last wait there ended; 0 once it has handed on. LRU: a thread may never come back to
  * an address, and ends without telling this map.
  */

@@ -29,7 +29,10 @@ struct times {
 };
 BPF_TABLE("hash", u32, struct times, times, 1024);
 /* By tid, as long as the thread lives. */
-BPF_TABLE("hash", u32, struct thread, threads, 32768);
+#ifndef THREADS_ENTRIES
+#define THREADS_ENTRIES 32768
+#endif
+BPF_TABLE("hash", u32, struct thread, threads, THREADS_ENTRIES);
 
 static __always_inline void leaves(u32 tid, u32 tgid, long state, u64 now) {
     struct thread *known = threads.lookup(&tid);
