@@ -75,11 +75,11 @@ def test_what_goes_on_keeps_the_moment_that_it_began() -> None:
 
 def test_a_graver_severity_lingers_as_its_finding_does() -> None:
     steady = Steady({"x": Steadiness(lingers_s=5.0)})
-    severities: list[api.Severity] = ["info", "warning", "info", "info", "warning", *["info"] * 6]
+    severities: tuple[api.Severity, ...] = ("info", "warning", "info", "info", "warning") + ("info",) * 6
     told = [steady.update([_finding("x", severity=each)], NOW + at)[0].severity for at, each in enumerate(severities)]
     assert told == ["info", *["warning"] * 8, "info", "info"]
     at_once = Steady({})
-    assert [at_once.update([_finding("x", severity=each)], NOW)[0].severity for each in severities] == severities
+    assert [at_once.update([_finding("x", severity=each)], NOW)[0].severity for each in severities] == list(severities)
 
 
 def test_a_cause_explains_only_what_has_to_do_with_it() -> None:
