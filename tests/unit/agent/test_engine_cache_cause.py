@@ -11,7 +11,7 @@ import pytest
 from fakes.engine_world import EngineWorld
 from scipy.stats import binom
 
-from aie_agent.analysis.engine_causes.cache import CHANCE, HIGH, LOW, Block, chance, collapse
+from aie_agent.analysis.engine_causes.cache import CHANCE, HELD_S, HIGH, LOW, Block, chance, collapse
 from aie_agent.analysis.engine_causes.cache_watch import WARM_UP_S, CacheAnalyser
 from aie_telemetry.api import Finding
 from aie_telemetry.catalogue import CATALOGUE
@@ -50,10 +50,40 @@ def test_a_cache_that_stops_hitting(cache: str, queries: float) -> None:
     assert after < 12
     finding = found[-1]
     assert finding is not None
-    assert (finding.cause, finding.subject, finding.severity) == ("cache_hit_collapse", "e", "warning")
+    assert (finding.cause, finding.subject, finding.severity) == ("cache_hit_collapse", "e", "info")
     assert f"{cache} cache hits 0%, and hit 60% before" in finding.summary
     assert "60% before" in finding.evidence[0].text
     assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
+def _prefix(world: CacheWorld, seconds: int, ratio: float, tokens: float) -> list[str]:
+    """Five prompts a second, each of so many tokens: the severity in each second that has a finding."""
+    told: list[str] = []
+    for _ in range(seconds):
+        rows = {"prefix_cache_queries_total": 5 * tokens, "prefix_cache_hits_total": 5 * tokens * ratio}
+        world.serve(1, observes={"time_to_first_token_seconds": {0.05: 5}}, outcomes={"ok": 5}, **rows)
+        finding = world.look()
+        told += [finding.severity] if finding else []
+    return told
+
+
+def test_it_is_an_alarm_once_it_has_held_for_minutes() -> None:
+    world = CacheWorld()
+    assert _prefix(world, 200, 0.6, 400.0) == []
+    assert set(_prefix(world, int(HELD_S) - 15, 0.0, 400.0)) == {"info"}
+    assert set(_prefix(world, 60, 0.0, 400.0)[30:]) == {"warning"}
+
+
+@pytest.mark.parametrize("tokens", [1500.0, 100.0])
+def test_other_prompts_that_nobody_sent_before_are_no_alarm(tokens: float) -> None:
+    world = CacheWorld()
+    _prefix(world, 200, 0.6, 400.0)
+    told = _prefix(world, 600, 0.0, tokens)
+    assert len(told) > 500
+    assert set(told) == {"info"}
+    finding = world.look()
+    assert finding is not None
+    assert f"prompts have {tokens:.0f} tokens on average" in finding.evidence[2].text
 
 
 def test_it_is_told_for_as_long_as_the_time_before_is_remembered() -> None:

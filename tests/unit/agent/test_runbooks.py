@@ -32,7 +32,13 @@ METRIC = re.compile(r"`(aie_(?:agent|cuda|drift|engine|gpu|host|kernel|leak|proc
 """What a page calls a metric: packages of ours have such names as well, but go on with a dot."""
 
 FIGURES = {
-    "cache_hit_collapse": (f"at most {cache.LOW} times", f"at least {cache.HIGH:.0%}", f"{cache.BEFORE_LEAST * cache.BLOCK_S:g} s"),
+    "cache_hit_collapse": (
+        f"at most {cache.LOW} times",
+        f"at least {cache.HIGH:.0%}",
+        f"{cache.BEFORE_LEAST * cache.BLOCK_S:g} s",
+        f"for the first {cache.HELD_S:g} s",
+        f"{cache.MIX:g} times as long",
+    ),
     "client_flood": (f"At least {outcomes.LEAST} requests", *(f"{window.share:.0%}" for window in outcomes.REJECTED_WINDOWS)),
     "cpu_fallback": (f"for {cpu_fallback.HELD_S:g} s", f"less than {cpu_fallback.IDLE:.0%} busy"),
     "cuda_oom": (f"for {out_of_memory.TOLD_S / 60:g} minutes".replace("5", "five"),),

@@ -7,9 +7,14 @@ before were as low, and never as many in a row as now. So a hit rate that goes u
 always low. Where nothing is looked up any more although requests end as before, the cache was switched off: so many lookups as
 requests had before are taken to have missed.
 
-When it is wrong: where traffic itself changed at once (a batch of prompts nobody sent before, a cache emptied on purpose) the hit
-rate fell, and nothing is broken. Under independent requests the false-alarm rate is below 1e-4 a look; what traffic does, it does
-not cover. Tokens of one prompt hit together, so of the prefix cache a prompt counts once, at `TOKENS_A_PROMPT` tokens.
+It is information until it has been so for `HELD_S`: traffic that changes for a minute is no fault. It stays information where the
+mix of requests changed as well: prompts that are computed are `MIX` times as long on average as before, or as much shorter (tokens
+looked up in the prefix cache, by requests that got a first token; not known of engines without a prefix cache).
+
+When it is wrong: where traffic itself changed for longer, and its prompts are about as long (a nightly batch of prompts nobody sent
+before, a cache emptied on purpose), the hit rate fell, and nothing is broken: one warning for each such batch. Under independent
+requests the false-alarm rate is below 1e-4 a look; what traffic does, it does not cover. Tokens of one prompt hit together, so of
+the prefix cache a prompt counts once, at `TOKENS_A_PROMPT` tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from aie_telemetry.api import Evidence, Finding
+from aie_telemetry.api import Evidence, Finding, Severity
 
 CAUSE: Final = "cache_hit_collapse"
 
@@ -30,6 +35,12 @@ LOW: Final = 0.3
 LOW_BEFORE: Final = 0.1
 CHANCE: Final = 1e-4
 TOKENS_A_PROMPT: Final = 512.0
+HELD_S: Final = 120.0
+MIX: Final = 1.5
+MIX_LEAST: Final = 10.0
+"""So many prompts on each side tell how long they are."""
+
+PREFIX_QUERIES: Final = "aie_engine_prefix_cache_queries_total"
 
 
 class Cache(NamedTuple):
@@ -45,7 +56,7 @@ class Cache(NamedTuple):
 CACHES: Final = (
     Cache(
         "prefix cache",
-        "aie_engine_prefix_cache_queries_total",
+        PREFIX_QUERIES,
         "aie_engine_prefix_cache_hits_total",
         TOKENS_A_PROMPT,
         "See what stands at the beginning of prompts now: a date, a user's name or an id there makes every prompt new; so does"
@@ -64,11 +75,14 @@ CACHES: Final = (
 
 
 class Block(NamedTuple):
-    """What was looked up in a stretch of time, what was found, and how many requests ended well."""
+    """What was looked up in a stretch of time, what was found, and how many requests ended well; tokens of prompts, and of how
+    many."""
 
     queries: float
     hits: float
     ended: float = 0.0
+    prompt_tokens: float = 0.0
+    prompts: float = 0.0
 
 
 class Collapse(NamedTuple):
@@ -139,6 +153,28 @@ def chance(queries: float, hits: float, usual: float) -> float:
     return math.exp(-queries * (part + rest))
 
 
+def mix(fell: Collapse) -> float | None:
+    """How long prompts are now, as a multiple of what they were before; None where too few are known."""
+    if min(fell.before.prompts, fell.since.prompts) < MIX_LEAST or min(fell.before.prompt_tokens, fell.since.prompt_tokens) <= 0:
+        return None
+    before, since = (block.prompt_tokens / block.prompts for block in (fell.before, fell.since))
+    return since / before
+
+
+def _of_mix(fell: Collapse) -> Iterator[Evidence]:
+    ratio = mix(fell)
+    if ratio is not None:
+        since = fell.since.prompt_tokens / fell.since.prompts
+        text = f"prompts have {since:.0f} tokens on average, {ratio:.2g} times as many as before (limits {1 / MIX:.2g} and {MIX:g})"
+        yield Evidence(text=text, metric=PREFIX_QUERIES)
+
+
+def _severity(fell: Collapse) -> Severity:
+    ratio = mix(fell)
+    is_other = ratio is not None and not 1 / MIX <= ratio <= MIX
+    return "info" if is_other or fell.blocks * BLOCK_S < HELD_S else "warning"
+
+
 def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float) -> Finding:
     """`cache_hit_collapse`, told of what the rule found."""
     lasted_s = fell.blocks * BLOCK_S
@@ -153,7 +189,7 @@ def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float) -> Findi
     return Finding(
         cause=CAUSE,
         subject=engine,
-        severity="warning",
+        severity=_severity(fell),
         since_s=now_s - lasted_s,
         summary=f"engine {engine}: {now}, and hit {before:.0%} before",
         evidence=(
@@ -161,6 +197,7 @@ def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float) -> Findi
             Evidence(
                 text=f"{fell.before.queries:.0f} lookups before that, {fell.before.hits:.0f} of them hits", metric=cache.queries
             ),
+            *_of_mix(fell),
         ),
         advice=cache.advice,
     )

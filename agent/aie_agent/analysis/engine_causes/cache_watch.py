@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, LOW, Block, Cache, collapse, finding_of
-from aie_agent.analysis.engine_causes.readings import REQUESTS, risen
+from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, LOW, PREFIX_QUERIES, Block, Cache, collapse, finding_of
+from aie_agent.analysis.engine_causes.readings import REQUESTS, TTFT, observed, risen
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
 from aie_telemetry.api import Finding
@@ -78,7 +78,7 @@ class CacheAnalyser:
         if newest is None:
             if key not in self._blocks:
                 return
-            newest = Block(0.0, 0.0, _ended(view, engine, now_s))
+            newest = _block(view, engine, 0.0, 0.0, now_s)
         if key in self._blocks and _began_anew(view, engine, cache, now_s):
             self._warm_s[key] = now_s + WARM_UP_S
         if newest.queries > 0 and now_s < self._warm_s.get(key, 0.0):
@@ -96,11 +96,16 @@ def _newest(view: View, engine: str, cache: Cache, now_s: float) -> Block | None
     """The last seconds of a cache; None where its counters are not current."""
     queries = risen(view, engine, cache.queries, now_s - BLOCK_S, now_s)
     hits = risen(view, engine, cache.hits, now_s - BLOCK_S, now_s)
-    return None if queries is None or hits is None else Block(queries, hits, _ended(view, engine, now_s))
+    return None if queries is None or hits is None else _block(view, engine, queries, hits, now_s)
 
 
-def _ended(view: View, engine: str, now_s: float) -> float:
-    return risen(view, engine, REQUESTS, now_s - BLOCK_S, now_s, outcome="ok") or 0.0
+def _block(view: View, engine: str, queries: float, hits: float, now_s: float) -> Block:
+    """With what else is known of these seconds: requests that ended, and the prompts that were computed (TTFT has one a prompt)."""
+    begin_s = now_s - BLOCK_S
+    ended = risen(view, engine, REQUESTS, begin_s, now_s, outcome="ok") or 0.0
+    tokens = risen(view, engine, PREFIX_QUERIES, begin_s, now_s)
+    prompts = observed(view, engine, TTFT, begin_s, now_s) if tokens else None
+    return Block(queries, hits, ended, tokens or 0.0, prompts.count if prompts is not None else 0.0)
 
 
 def _began_anew(view: View, engine: str, cache: Cache, now_s: float) -> bool:
