@@ -90,6 +90,8 @@ def test_processes_are_named_where_they_differ() -> None:
     assert other.missing == ("process 7: the GIL",)
     (off,) = summary([seen(9, state="off", reason="no room"), seen(7, state="off", reason="no room"), seen(8)], "chat")
     assert (off.state, off.missing) == ("part", ("processes 7, 9: no room",))
+    (each,) = summary([seen(7, state="off", reason="no room"), seen(8, state="off", reason="no probes")], "chat")
+    assert (each.state, each.reason) == ("off", "process 7: no room; process 8: no probes")
     (many,) = summary([*(seen(tgid, missing=("the GIL",)) for tgid in range(1, 7)), seen(8)], "chat")
     assert many.missing == ("processes 1, 2, 3, 4 and 2 more: the GIL",)
 

@@ -15,6 +15,8 @@ LOCKS_KEPT: Final = 32
 """Of one engine and report: those that were waited for longest."""
 MISSING_SHOWN: Final = 12
 """Most sentences on what one set does not see."""
+REASONS_SHOWN: Final = 4
+"""Most reasons why a set sees nothing."""
 TGIDS_SHOWN: Final = 4
 """Most processes that one of them names."""
 
@@ -124,11 +126,11 @@ def _processes(tgids: Sequence[int]) -> str:
 def _coverage(name: str, state: str, parts: Sequence[Coverage], missing: Iterable[str]) -> api.Coverage:
     told = list(missing)
     more = len(told) - MISSING_SHOWN
-    first = next((part for part in parts if part.reason), parts[0])
+    reasons = list(_missing(parts, lambda part: (part.reason,) if part.reason else ()))
     return api.Coverage(
         set=name,
         state=next((each for each in _STATES if each == state), "off"),
-        reason=first.reason,
+        reason="; ".join(reasons[:REASONS_SHOWN]),
         missing=(*told[:MISSING_SHOWN], *((f"and {more} more",) if more > 0 else ())),
         remedy=next((part.remedy for part in parts if part.remedy), ""),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes))[:MISSING_SHOWN],
