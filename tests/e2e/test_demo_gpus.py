@@ -67,7 +67,7 @@ def test_every_step_of_the_minute_is_seen_and_nothing_is_wrong_before_it(gpus: G
         eventually(lambda seen=seen, gpu=step.gpu: seen(rows(agent)[gpu]), agent)
         if step.what.startswith("falls off"):
             text = report(agent)
-            for words in ("simulated GPU 6: LOST", "simulated GPU 2: too hot", "simulated GPU 4: PCIe", "simulated GPU 5: XID 94"):
+            for words in ("simulated GPU 6: lost", "simulated GPU 2: too hot", "simulated GPU 4: PCIe", "simulated GPU 5: XID 94"):
                 assert words in text, text
             assert "└ simulated-trainer-7" in text
     assert all(gpu.up for gpu in rows(agent))
