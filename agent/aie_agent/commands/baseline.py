@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aie_agent.analysis.drift.offline import RULE
-from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError, build, load, save
+from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError, build, load, save
 from aie_agent.commands.drift import BAD_INPUT, add_aim
 from aie_agent.commands.drift_csv import TableError, read_table
 
@@ -136,12 +136,17 @@ def lines(reference: Reference) -> Iterator[str]:
         yield f"    {each.dependence:.1f} values tell as much as one that depends on no other"
         yield f"    a shift is found on average after so many requests: {delays}"
     yield f"rule: {RULE}"
-    yield (
+    if not all(each.untested for each in header.columns):
+        yield _run_length(header)
+    for warning in header.warnings:
+        yield f"warning: {warning}"
+
+
+def _run_length(header: Header) -> str:
+    return (
         f"false alarms: one in {header.run_length_requests:.2g} requests at least, all statistics together; asked for one in"
         f" {header.aim.days:g} days at {header.aim.requests_per_second:g} a second; {header.replayed_requests} requests replayed"
     )
-    for warning in header.warnings:
-        yield f"warning: {warning}"
 
 
 def _delay(requests: float | None) -> str:

@@ -94,16 +94,20 @@ def lines(verdict: Verdict) -> Iterator[str]:
     if verdict.alarm:
         yield f"drift: {verdict.statistic} from request {verdict.first_alarm_request} on ({_CHECKS[str(verdict.check)]})"
     elif verdict.state == "ok":
-        yield f"no drift in {verdict.requests} requests"
+        untested = [name for name, each in verdict.per_statistic.items() if each.untested]
+        yield f"no drift in {verdict.requests} requests" + (f" (not compared: {', '.join(untested)})" if untested else "")
+    elif all(each.untested for each in verdict.per_statistic.values()):
+        yield "not enough data: none of the reference's statistics can be compared"
     else:
         yield f"not enough data: {verdict.requests} requests, {verdict.rule} are needed for an alarm"
     for name, each in verdict.per_statistic.items():
         yield f"  {name}: {_statistic(each)}"
     yield f"rule: {verdict.rule}; a reference of {verdict.reference_requests} requests, {verdict.reference_sha256[:12]}"
-    yield (
-        f"false alarms: one in {verdict.run_length_requests:.2g} requests at least, all statistics together"
-        f" ({verdict.run_length_days:.2g} days at the rate it was made for)"
-    )
+    if verdict.run_length_requests is not None:
+        yield (
+            f"false alarms: one in {verdict.run_length_requests:.2g} requests at least, all statistics together"
+            f" ({verdict.run_length_days:.2g} days at the rate it was made for)"
+        )
     for warning in verdict.warnings:
         yield f"warning: {warning}"
 

@@ -314,6 +314,16 @@ def test_a_reference_of_another_revision_is_refused() -> None:
     assert world.analyser.state("e")[0].reason == ""
 
 
+def test_a_reference_that_can_compare_nothing_is_refused() -> None:
+    walk, rng = [0.0], random.Random(1)
+    for _ in range(1999):
+        walk.append(0.99 * walk[-1] + rng.gauss(0, 1))
+    world = World(Assigned(build({"entropy": walk}, About(model="m"))))
+    world.requests(10)
+    assert "nothing can be compared" in world.analyser.state("e")[0].reason
+    assert world.metrics() == {("aie_drift_watching", ""): 0.0}
+
+
 def test_another_version_of_the_model_begins_anew(reference: Reference) -> None:
     world = World(Assigned(reference))
     world.info("r1")

@@ -81,6 +81,19 @@ def test_people_are_told_the_run_length_and_the_delays(reference: Path, tmp_path
     assert "warning: 1000 requests are few" in out
 
 
+def test_a_reference_that_says_nothing_gives_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walk = [0.0]
+    for step in _normal(1999, 1):
+        walk.append(0.99 * walk[-1] + step)
+    recorded = _csv(tmp_path / "R.csv", {"entropy": walk})
+    assert main(["drift", "--reference", str(recorded), "--stream", str(recorded)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("not enough data: ")
+    assert "entropy: not compared: not enough data" in out
+    assert "no drift" not in out
+    assert "false alarms:" not in out
+
+
 @pytest.mark.parametrize("rows", [0, 1, 99, 499])
 def test_too_few_requests_are_no_verdict(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(rows, 4, 3.0), "surprisal": _normal(rows, 5, 3.0)})
@@ -95,7 +108,7 @@ def test_nan_in_the_stream_is_an_alarm_at_once(reference: Path, tmp_path: Path, 
 
 
 def test_a_constant_stream_is_an_alarm(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    columns = {"entropy": _normal(60, 4) + [0.25] * 540, "surprisal": _normal(50, 5) + [0.5] * 550}
+    columns: dict[str, Sequence[object]] = {"entropy": _normal(60, 4) + [0.25] * 540, "surprisal": _normal(50, 5) + [0.5] * 550}
     status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", _csv(tmp_path / "S.csv", columns))
     assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 160, "constant", "entropy")
     assert verdict["per_statistic"]["surprisal"]["first_alarm_request"] == 160

@@ -11,7 +11,7 @@ import pytest
 
 from aie_agent.analysis.drift.files import SHIPPED, assigned
 from aie_agent.analysis.drift.offline import judge
-from aie_agent.analysis.drift.reference import MOST, About, Reference, UnfitReferenceError, build, is_reference, load, save
+from aie_agent.analysis.drift.reference import MOST, About, Aim, Reference, UnfitReferenceError, build, is_reference, load, save
 from aie_agent.request_values import STATISTICS
 
 ABOUT = About(model="m", revision="r1", quantisation="q8_0", sampling="temperature 1", traffic_class="chat")
@@ -69,10 +69,51 @@ def test_values_that_hang_together_are_warned_of() -> None:
     walk = [0.0]
     rng = random.Random(1)
     for _ in range(1999):
-        walk.append(0.95 * walk[-1] + rng.gauss(0, 1))
+        walk.append(0.8 * walk[-1] + rng.gauss(0, 1))
     warnings = build({"x": walk}, ABOUT).header.warnings
     assert any("depend on each other" in warning for warning in warnings)
     assert any("times that of p < 0.01" in warning for warning in warnings)
+
+
+def _walk(rho: float, count: int = 2000) -> list[float]:
+    """Values of which each depends on the one before by `rho`, of scatter 1."""
+    rng = random.Random(1)
+    walk = [0.0]
+    for _ in range(count - 1):
+        walk.append(rho * walk[-1] + rng.gauss(0, math.sqrt(1 - rho * rho)))
+    return walk
+
+
+@pytest.mark.parametrize("rho", [0.97, 0.99])
+def test_values_that_hang_together_too_much_are_not_compared(rho: float) -> None:
+    made = build({"x": _walk(rho), "y": _values(2000)}, ABOUT)
+    x, y = made.header.columns
+    assert x.untested.startswith("not enough data: ")
+    assert (x.delay_requests, x.false_alarm, y.untested) == ({}, 0.0, "")
+    assert any("x is not compared: not enough data" in warning for warning in made.header.warnings)
+    assert made.header.run_length_requests >= made.header.aim.requests
+    stream = {"x": [value + 9 for value in _walk(rho, 1000)], "y": _values(1000, 2)}
+    assert (judge(made, stream).alarm, judge(made, stream).state) == (False, "ok")
+
+
+def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
+    made = build({"x": _walk(0.99)}, ABOUT)
+    verdict = judge(made, {"x": _walk(0.99)})
+    assert (verdict.alarm, verdict.state, verdict.run_length_requests) == (False, "not_enough_data", None)
+    assert judge(made, {"x": [math.nan]}).check == "nonfinite", "what needs no statistics is looked at"
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_every_statistic_that_is_compared_is_as_rarely_wrong_as_asked_for(rho: float) -> None:
+    header = build({"x": _walk(rho)}, ABOUT).header
+    assert header.columns[0].untested == ""
+    assert header.columns[0].threshold <= 0.5
+    assert header.run_length_requests >= 0.999999 * header.aim.requests
+
+
+def test_no_longer_run_length_is_claimed_than_a_replay_can_tell() -> None:
+    made = build({"x": _values(2000)}, ABOUT, Aim(days=30.0, requests_per_second=1e6)).header
+    assert any("no more than one in 1e+10 is claimed" in warning for warning in made.warnings)
 
 
 def test_a_file_is_what_was_written(reference: Reference, tmp_path: Path) -> None:

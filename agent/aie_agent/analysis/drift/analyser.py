@@ -183,6 +183,8 @@ class DriftAnalyser:
             return f"the reference is for revision {about.revision} of the model, the engine serves {revision}"
         if not any(column.name in _NAMES for column in fitting[0].header.columns):
             return f"the reference has none of the statistics that hooks send: {', '.join(_NAMES)}"
+        if all(column.untested for column in fitting[0].header.columns if column.name in _NAMES):
+            return "the reference's values depend on each other so much that nothing can be compared: record a longer one"
         return fitting[0]
 
 

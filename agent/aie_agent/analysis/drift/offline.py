@@ -35,15 +35,16 @@ class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What `aie-agent drift --json` prints. `first_alarm_request` counts from 1, and is the request at which the alarm began.
     `evaluations` are the windows that were compared, of all statistics. `run_length_requests` is how many requests pass between
-    false alarms, all statistics together, at least; `run_length_days` the same at the rate that the reference was made for."""
+    false alarms, all statistics together, at least; `run_length_days` the same at the rate that the reference was made for;
+    null where nothing can be compared."""
 
     alarm: bool
     first_alarm_request: int | None
     statistic: str | None
     check: str | None
     evaluations: int
-    run_length_requests: float
-    run_length_days: float
+    run_length_requests: float | None
+    run_length_days: float | None
     state: str
     requests: int
     reference_requests: int
@@ -81,15 +82,16 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
     _add_equal(first_equal(columns, stream), columns, verdicts, alarms)
     first = min(alarms, key=lambda name: alarms[name].request, default=None)
     requests, header = lengths.pop(), reference.header
-    enough = requests >= WINDOW * CONSECUTIVE or first is not None
+    is_compared = not all(column.untested for column in columns.values())
+    enough = first is not None or (is_compared and requests >= WINDOW * CONSECUTIVE)
     return Verdict(
         alarm=first is not None,
         first_alarm_request=None if first is None else alarms[first].request,
         statistic=first,
         check=None if first is None else str(alarms[first].check),
         evaluations=sum(each.windows for each in verdicts.values()),
-        run_length_requests=header.run_length_requests,
-        run_length_days=header.run_length_requests / header.aim.requests_per_second / 86400.0,
+        run_length_requests=header.run_length_requests if is_compared else None,
+        run_length_days=header.run_length_requests / header.aim.requests_per_second / 86400.0 if is_compared else None,
         state="ok" if enough else "not_enough_data",
         requests=requests,
         reference_requests=header.requests,

@@ -35,6 +35,10 @@ MOST: Final = 20_000
 FEWEST_DISTINCT: Final = 20
 """Distinct values from which on a distribution function says something."""
 
+LARGEST_THRESHOLD: Final = 0.5
+"""Of the distance, which a shift by 1.3 standard deviations has. A statistic that needs more to keep false alarms rare is not
+compared: it would say nothing, and that would look like "no drift"."""
+
 _MAGIC: Final = b"aie drift reference 1\n"
 _LARGEST_FILE_BYTES: Final = 64 << 20
 
@@ -148,7 +152,7 @@ def build(columns: Mapping[str, Sequence[float]], about: About, aim: Aim | None 
     newest = {name: list(column[-MOST:]) for name, column in columns.items()}
     probability = WINDOW / (aim.requests * len(newest))
     made = tuple(_column(name, values, probability, seed) for name, values in newest.items())
-    if all(column.untested for column in made):
+    if all(column.distinct < FEWEST_DISTINCT for column in made):
         raise UnfitReferenceError("; ".join(f"{column.name}: {column.untested}" for column in made))
     chance = math.fsum(column.false_alarm for column in made)
     header = Header(
@@ -158,7 +162,7 @@ def build(columns: Mapping[str, Sequence[float]], about: About, aim: Aim | None 
         columns=made,
         run_length_requests=min(calibrate.LONGEST_RUN_LENGTH, WINDOW / chance if chance else math.inf),
         replayed_requests=calibrate.REPLAYED,
-        warnings=tuple(_warnings(made, max(lengths))),
+        warnings=tuple(_warnings(made, max(lengths), aim)),
     )
     values = {name: array("d", sorted(column)) for name, column in newest.items()}
     return Reference(msgspec.structs.replace(header, sha256=_hash(header, values)), values)
@@ -175,7 +179,9 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
     seen = calibrate.replay(values, seed)
     tail = calibrate.tail(seen, m)
     critical = min(m * WINDOW + 1, max(critical_p01, math.ceil(tail.threshold(probability) * m * WINDOW)))
+    false_alarm = tail.probability(critical / (m * WINDOW))
     untested = "" if len(counts) >= FEWEST_DISTINCT else f"{len(counts)} distinct values, fewer than {FEWEST_DISTINCT}"
+    untested = untested or _insensitive(critical / (m * WINDOW), false_alarm / probability, seen.dependence.values)
     shifts = () if untested else calibrate.SHIFTS
     return Column(
         name=name,
@@ -191,9 +197,20 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
         deviation_low=min(scatters),
         deviation_high=max(scatters),
         dependence=seen.dependence.values,
-        false_alarm=0.0 if untested else tail.probability(critical / (m * WINDOW)),
+        false_alarm=0.0 if untested else false_alarm,
         delay_requests={f"{shift:g}": calibrate.delay(ordered, values, shift * deviation, critical, seed) for shift in shifts},
         untested=untested,
+    )
+
+
+def _insensitive(threshold: float, too_often: float, dependence: float) -> str:
+    """Why a statistic cannot be compared as rarely wrong as is asked for, by its threshold and by how many times too often it would
+    be; empty where it can."""
+    if threshold <= LARGEST_THRESHOLD and too_often <= 1.0 + 1e-9:
+        return ""
+    return (
+        f"not enough data: {dependence:.0f} of its values tell as much as one that depends on no other, so that any threshold would"
+        " alarm too often or see no shift; record longer, or ask for fewer --days"
     )
 
 
@@ -203,7 +220,7 @@ def _scatters(values: Sequence[float]) -> list[float]:
     return [moments(values[start : start + length]).deviation for start in range(0, len(values) - length + 1, WINDOW)]
 
 
-def _warnings(columns: Sequence[Column], rows: int) -> list[str]:
+def _warnings(columns: Sequence[Column], rows: int, aim: Aim) -> list[str]:
     warnings = []
     m = min(column.m for column in columns)
     if m < ENOUGH:
@@ -218,10 +235,17 @@ def _warnings(columns: Sequence[Column], rows: int) -> list[str]:
             warnings.append(
                 f"{column.name}: its values depend on each other, {column.m} tell as much as {independent:.0f} independent ones"
             )
-        if column.critical > column.critical_p01:
+        if column.critical > column.critical_p01 and not column.untested:
             times = column.critical / column.critical_p01
             warnings.append(f"{column.name}: its threshold is {times:.2f} times that of p < 0.01, for the same reason")
-    return warnings
+    return warnings + _claimed(columns, aim)
+
+
+def _claimed(columns: Sequence[Column], aim: Aim) -> list[str]:
+    if aim.requests <= calibrate.LONGEST_RUN_LENGTH or all(column.untested for column in columns):
+        return []
+    asked, claimed = aim.requests, calibrate.LONGEST_RUN_LENGTH
+    return [f"asked for one false alarm in {asked:.2g} requests: no more than one in {claimed:.0e} is claimed"]
 
 
 def save(reference: Reference, path: Path) -> None:
