@@ -29,7 +29,7 @@ class DriftFiles:
         """Writes what is due, in a worker thread. Never raises."""
         self._position, arrived = values.since(self._position)
         self._recorder.take(arrived)
-        await asyncio.to_thread(self._degrade.update, findings)
+        await asyncio.to_thread(self._degrade.update, findings, now_s)
         if self._recorder.is_on and now_s - self._written_s >= _WRITE_EVERY_S:
             self._written_s = now_s
             await asyncio.to_thread(self._recorder.write)

@@ -105,33 +105,51 @@ def test_a_directory_that_is_not_there_is_told_once(tmp_path: Path, caplog: pyte
     assert not ValueRecorder(None).is_on
 
 
-def _finding(cause: str, severity: Severity = "warning") -> Finding:
-    return Finding(cause=cause, subject="e", severity=severity, since_s=5.0, summary="s")
+def _finding(cause: str, severity: Severity = "warning", explained_by: str = "") -> Finding:
+    return Finding(cause=cause, subject="e", severity=severity, since_s=5.0, summary="s", explained_by=explained_by)
 
 
 def test_the_file_is_there_while_an_alarm_holds(tmp_path: Path) -> None:
     path = tmp_path / "degraded"
     path.write_text("of an earlier run")
     degrade = DegradeFile(path)
-    degrade.update([_finding("queue_saturation")])
+    degrade.update([_finding("queue_saturation")], 100.0)
     assert not path.exists()
-    degrade.update([_finding("output_drift"), _finding("nan_logits", "critical")])
+    degrade.update([_finding("output_drift"), _finding("nan_logits", "critical")], 100.0)
     rows = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert [(row["engine"], row["cause"], row["severity"]) for row in rows] == [
         ("e", "output_drift", "warning"),
         ("e", "nan_logits", "critical"),
     ]
     written = path.stat().st_mtime_ns
-    degrade.update([_finding("output_drift"), _finding("nan_logits", "critical")])
+    degrade.update([_finding("output_drift"), _finding("nan_logits", "critical")], 101.0)
     assert path.stat().st_mtime_ns == written, "nothing changed"
-    degrade.update([])
+    degrade.update([], 102.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_says_until_when_it_holds_and_is_renewed_before(tmp_path: Path) -> None:
+    degrade = DegradeFile(tmp_path / "degraded")
+    for now_s in range(1000, 1300):
+        degrade.update([_finding("output_drift")], float(now_s))
+        (row,) = [msgspec.json.decode(line) for line in (tmp_path / "degraded").read_bytes().splitlines()]
+        assert 90.0 <= row["expires_s"] - now_s <= 120.0
+    degrade.update([_finding("output_drift")], 500.0)
+    assert msgspec.json.decode((tmp_path / "degraded").read_bytes())["expires_s"] == 620.0, "the clock was set back"
+
+
+def test_what_is_explained_or_only_worth_knowing_degrades_nothing(tmp_path: Path) -> None:
+    degrade = DegradeFile(tmp_path / "degraded")
+    degrade.update([_finding("output_drift", "info"), _finding("output_drift", explained_by="input_drift")], 1.0)
+    assert list(tmp_path.iterdir()) == []
+    degrade.update([_finding("input_drift"), _finding("output_drift", explained_by="input_drift")], 2.0)
+    assert [msgspec.json.decode(line)["cause"] for line in (tmp_path / "degraded").read_bytes().splitlines()] == ["input_drift"]
 
 
 def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     degrade = DegradeFile(tmp_path / "none" / "file")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            degrade.update([_finding("nan_logits")])
+            degrade.update([_finding("nan_logits")], 1.0)
     assert ["cannot be written" in record.getMessage() for record in caplog.records] == [True]
-    DegradeFile(None).update([_finding("nan_logits")])
+    DegradeFile(None).update([_finding("nan_logits")], 1.0)
