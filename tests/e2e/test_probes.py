@@ -70,13 +70,18 @@ def collector() -> Iterator[int]:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, start: Start, fight: int) -> Program:
+def config(tmp_path: Path, fight: int) -> Path:
     (tmp_path / "fight.pid").write_text(f"{fight}\n")
     config = tmp_path / "agent.toml"
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/s.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
         f'[gpu]\nenabled = false\n[findings]\nstacks = false\n[[engines]]\nname = "fight"\npid_file = "{tmp_path}/fight.pid"\n'
     )
+    return config
+
+
+@pytest.fixture
+def agent(config: Path, start: Start) -> Program:
     return start("aie-agent", "run", "--config", str(config))
 
 
@@ -208,6 +213,16 @@ def test_check_says_what_is_seen(agent: Program, tmp_path: Path) -> None:
     assert rows["engine fight: probes cuda_memory"]["visible"], "there is nothing to see, and so nothing is missed"
     assert "libcuda.so.1" in rows["engine fight: probes cuda_memory"]["found"]
     assert "of one CPU" in rows["engine fight: cost of probes"]["found"]
+
+
+def test_check_without_an_agent_looks_itself(config: Path) -> None:
+    """At the engine of a pid file, as the agent would."""
+    command = [BIN / "aie-agent", "check", "--config", config, "--listen", "127.0.0.1:1", "--json"]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    rows = {row["what"]: row for row in msgspec.json.decode(done.stdout)}
+    assert rows["eBPF: child process"]["visible"], rows
+    assert rows["engine fight: probes locks"]["visible"]
+    assert rows["eBPF: bpf(2)"]["found"] == rows["eBPF: perf_event_open(2)"]["found"] == "works"
 
 
 def test_probe_shows_collections_and_what_it_took(collector: int) -> None:

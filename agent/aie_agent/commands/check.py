@@ -14,6 +14,7 @@ from aie_agent.commands.check_bpf import bpf_rows
 from aie_agent.commands.check_rows import Row, engine_rows, finding_rows, known_as, tgids_shown
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
+from aie_agent.sources.configured import tgids_of
 from aie_agent.sources.discovery import Scanner
 from aie_agent.sources.listeners import tgids_listening_at
 from aie_telemetry import api
@@ -174,8 +175,7 @@ def _engine(engine: EngineSection, timeout_s: float) -> Iterator[Row]:
 
 def _engines_here(config: Config) -> dict[str, tuple[int, ...]]:
     """Processes of the engines that the configuration names and that the scan finds."""
-    urls = {engine.name: engine.metrics_url for engine in config.engines if engine.metrics_url is not None}
-    configured = {name: tuple(sorted(tgids_listening_at(url.host, url.port))) for name, url in urls.items()}
+    configured = {engine.name: tuple(sorted(tgids_of(engine)[0])) for engine in config.engines}
     found = {found.name: found.tgids for found in Scanner().scan()} if config.discovery.enabled else {}
     return found | {name: tgids for name, tgids in configured.items() if tgids}
 

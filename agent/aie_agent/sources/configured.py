@@ -31,7 +31,7 @@ class ConfiguredEngines:
         batch = Batch(self.name, now_s)
         missing = []
         for engine in self._engines:
-            tgids, problem = await asyncio.to_thread(_find, engine)
+            tgids, problem = await asyncio.to_thread(tgids_of, engine)
             if problem is not None:
                 missing.append(f"{engine.name}: {problem}")
             batch.hellos += [Hello(engine.name, tgid) for tgid in sorted(tgids)]
@@ -54,7 +54,7 @@ def home_of(engine: EngineSection) -> Home:
     return Home.UNSAID if engine.metrics_url is None else Home.ELSEWHERE
 
 
-def _find(engine: EngineSection) -> tuple[set[int], str | None]:
+def tgids_of(engine: EngineSection) -> tuple[set[int], str | None]:
     """The processes of an engine: of its pid file, else of its socket; and what is wrong with a pid file that does not help."""
     if engine.pid_file is None:
         return _listening(engine), None
