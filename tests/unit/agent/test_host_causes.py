@@ -235,6 +235,7 @@ def test_an_engine_that_serves_nobody_and_lacks_cpu_is_information(cause: Engine
         found = world.engine(cause)
         assert found is not None
         assert found.severity == severity, more
+        assert bool(found.not_visible) is (not more)
 
 
 def test_what_goes_on_below_its_limit_says_why() -> None:

@@ -72,6 +72,7 @@ def cpu_starved(view: View, engine: str, now_s: float) -> Finding | None:
         evidence=tuple(_starved(held, share, ran, others, view, now_s)),
         advice=_OWN_THREADS if others is not None and others < ran / 2 else _NEIGHBOURS,
         runbook="docs/runbooks/cpu_starved.md",
+        not_visible=_not_visible(view, engine, now_s),
     )
 
 
@@ -95,6 +96,11 @@ def _used_by_others(view: View, ran: float, now_s: float) -> float | None:
 def _severity(view: View, engine: str, now_s: float) -> Severity:
     """A warning where requests ran in the window. An engine that loads compiles on all threads, and has told of none yet."""
     return "warning" if highest(view, engine, RUNNING, now_s - WINDOW_S, now_s) else "info"
+
+
+def _not_visible(view: View, engine: str, now_s: float) -> tuple[str, ...]:
+    is_told = highest(view, engine, RUNNING, now_s - WINDOW_S, now_s) is not None
+    return () if is_told else ("whether requests run in it: it does not say, so this is no warning",)
 
 
 def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
@@ -126,6 +132,7 @@ def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
             " let the engine run no more threads than the quota has CPUs (OMP_NUM_THREADS)."
         ),
         runbook="docs/runbooks/cpu_throttled.md",
+        not_visible=_not_visible(view, engine, now_s),
     )
 
 
