@@ -22,6 +22,10 @@ class FindingLine(msgspec.Struct, frozen=True, kw_only=True):
     finding: Finding
 
 
+def _standing(finding: Finding) -> tuple[str, str, str]:
+    return finding.severity, finding.explained_by, finding.explained_by_subject
+
+
 class FindingLines:
     """Writes a line for each finding that comes, changes or goes. A reader that went away ends it, and nothing else."""
 
@@ -40,7 +44,7 @@ class FindingLines:
             before_ = self._known.get(key)
             if before_ is None:
                 self._write(FindingLine(time_s=now_s, state="begun", finding=finding))
-            elif (before_.severity, before_.explained_by) != (finding.severity, finding.explained_by):
+            elif _standing(before_) != _standing(finding):
                 self._write(FindingLine(time_s=now_s, state="changed", finding=finding))
         self._known = known
 

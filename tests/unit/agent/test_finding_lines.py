@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import msgspec
 import pytest
 
 from aie_agent.outputs.finding_lines import FindingLines
@@ -29,6 +30,16 @@ def test_what_comes_changes_and_goes_is_a_line_each() -> None:
     ]  # fmt: skip
     assert told[2]["finding"]["severity"] == "critical"
     assert told[3]["finding"]["explained_by"] == "a"
+
+
+def test_another_subject_that_explains_it_is_a_change() -> None:
+    stream = io.StringIO()
+    lines = FindingLines(stream)
+    for second, gpu in enumerate(("gpu0", "gpu0", "gpu1")):
+        finding = msgspec.structs.replace(_finding("slow", explained_by="hot"), explained_by_subject=gpu)
+        lines.update([finding], float(second))
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["state"], each["finding"]["explained_by_subject"]) for each in told] == [("begun", "gpu0"), ("changed", "gpu1")]
 
 
 def test_a_reader_that_goes_away_ends_it_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
