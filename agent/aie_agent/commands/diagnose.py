@@ -45,6 +45,9 @@ def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
         down = [source.name for source in snapshot.sources if source.state == "down"]
         if down:
             yield f"  not seen: {', '.join(down)} (aie-agent check says why)"
+        unseen = [_printable(engine.name) for engine in snapshot.engines if engine.state == "unknown"]
+        if unseen:
+            yield f"  no process seen of: {', '.join(unseen)}"
     told = list(zip(snapshot.findings, above(snapshot), strict=True))
     for finding, by in told:
         if by is None:
@@ -58,7 +61,8 @@ def _nothing(snapshot: api.Snapshot) -> str:
     gone |= {engine.name for engine in snapshot.engines if engine.state == "down"}
     if gone:
         return f"no alarm, but without a process: {_printable(', '.join(sorted(gone)))}"
-    return f"nothing wrong: {len(snapshot.engines)} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
+    up = sum(engine.state == "up" for engine in snapshot.engines)
+    return f"nothing wrong: {up} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
 
 
 def _explained(finding: api.Finding, told: Sequence[tuple[api.Finding, api.Finding | None]], indent: str) -> Iterator[str]:

@@ -100,6 +100,13 @@ def test_nothing_wrong_says_what_is_not_seen() -> None:
     assert "not seen: bpf" in told[1]
 
 
+def test_an_engine_of_which_no_process_was_seen_is_not_as_it_should_be() -> None:
+    engines = (api.Engine(name="chat", state="up"), api.Engine(name="batch", state="unknown"))
+    told = list(diagnose.report(msgspec.structs.replace(_snapshot(), engines=engines), NOW))
+    assert told[0].startswith("nothing wrong: 1 engines")
+    assert told[2] == "  no process seen of: batch"
+
+
 def test_what_is_only_worth_knowing_is_told_and_is_not_wrong() -> None:
     told = list(diagnose.report(_snapshot(_finding("blind", "info")), NOW))
     assert told[0].startswith("nothing wrong")
