@@ -206,5 +206,5 @@ def test_words_of_events() -> None:
 
 
 def test_tiers_get_graver_first() -> None:
-    assert [tier.level for tier in TIERS] == ["leak", "leak", "leak", "suspect"]
+    assert [tier.level for tier in TIERS] == ["leak", "leak", "suspect", "suspect"]
     assert all(a.bins * a.blocks > 0 for a, _ in pairwise(TIERS))

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter
-from aie_agent.analysis.leaks.load_adjust import LoadFit
+from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
 from aie_agent.analysis.leaks.standing import FAST, NOTHING, End, Past, Standing, after_bin, after_cell, first_found
-from aie_agent.analysis.leaks.verdict import fast_rise, is_quiet, rise
+from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_quiet, rise
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
 _MOST_PAST: Final = 4
@@ -42,8 +42,10 @@ class Line:
         self._fit = LoadFit()
         self._by = Adjust()
         self._ten: Cell | None = None
-        self._with_cache = self._cache_moved = 0.0
+        self._with_cache = self._cache_moved = self._moved = 0.0
         self._probed_s = -math.inf
+        self._given_back: Standing | None = None  # the highest that was
+        self._may_be_load = self._fast_may_be_load = False
         self._cell_number = 0
         self._cell_end_s = origin_s + settings.cell_s
         self._clear()
@@ -104,9 +106,17 @@ class Line:
         return self._by.bytes_per_load
 
     @property
+    def may_be_load(self) -> bool:
+        """Whether it rises evenly with the load, so that nothing can be told: neither that it leaks nor that it does not."""
+        return self.level == "none" and (self._may_be_load or self._fast_may_be_load)
+
+    @property
     def goes_with_cache(self) -> float:
-        """Bytes by which it changed for each byte that known caches changed by."""
-        return self._with_cache / self._cache_moved if self._cache_moved else 0.0
+        """Bytes by which it changed for each byte that known caches changed by, times the share of its changes that this explains:
+        of two lines that rise as fast as a cache, the one that moves just as it does holds it."""
+        if not self._cache_moved or not self._moved:
+            return 0.0
+        return self._with_cache**3 / (self._cache_moved**2 * self._moved)
 
     def holds_cache(self, holds: bool) -> None:
         """Whether known caches lie in this line, so that they are taken off."""
@@ -146,6 +156,7 @@ class Line:
             self._fit.add(load, size - self._by.of_cache * cache)
             self._with_cache += size * cache
             self._cache_moved += cache * cache
+            self._moved += size * size
         self._ten = ten
 
     def _judge_fast(self, cell: Cell) -> None:
@@ -159,7 +170,11 @@ class Line:
         self._quiet_looks += is_quiet(lows, self._settings)
         first, last = self._fast[0], self._fast[-1]
         older = (each for each in self._bins if (each.number + 1) * CELLS_PER_BIN <= first.number)
-        slope = fast_rise(lows, max((each.high_bytes for each in older), default=-math.inf), self._settings)
+        doubt = self._doubt()
+        slope = fast_rise(lows, max((doubt.ceiling_bytes, *(each.high_bytes for each in older))), self._settings)
+        loads = [each.mean.load for each in self._fast]
+        self._fast_may_be_load = slope is not None and may_be_load(loads, lows[-1] - lows[0], doubt.bytes_per_load)
+        slope = None if self._fast_may_be_load else slope
         if slope is not None and self.standing.level == "none":
             since_s = self.origin_s + first.number * self._settings.cell_s
             self.standing = Standing("suspect", since_s, slope, FAST, 1.0, first.low, last.low, last.mean.load)
@@ -184,8 +199,11 @@ class Line:
 
     def _judge(self) -> None:
         found = None
+        doubt = self._doubt()
+        self._may_be_load = False
         for tier in TIERS:
-            result = rise(self._bins, tier, self._by, self._settings)
+            result = rise(self._bins, tier, self._by, self._settings, doubt)
+            self._may_be_load = self._may_be_load or result == WITH_LOAD
             self._judged = self._judged or (result is not None and not tier.sudden)
             if found is None and result is not None and not isinstance(result, str):
                 found = (tier, result)
@@ -199,12 +217,18 @@ class Line:
         if how is not None:
             self._note_end(before, how, until_s)
 
+    def _doubt(self) -> Doubt:
+        ceiling = -math.inf if self._given_back is None else self._given_back.ceiling_bytes(self._by)
+        return Doubt(ceiling, self._fit.unsure_bytes_per_load())
+
     def _was_probed(self, until_s: float) -> bool:
         return until_s - self._probed_s <= 2 * self._settings.bin_s
 
     def _note_end(self, before: Standing, how: End, until_s: float) -> None:
         """What was a leak until now is remembered, and so is a suspicion that a probe has settled."""
         probed = how == "returned" and self._was_probed(until_s)
+        if how == "returned" and before.ceiling_bytes(self._by) > self._doubt().ceiling_bytes:
+            self._given_back = before
         if before.level == "leak" or probed:
             self.past = [*self.past[1 - _MOST_PAST :], Past("probed" if probed else how, before, until_s)]
 
@@ -214,12 +238,13 @@ class Line:
             "origin_s": self.origin_s,
             "judged": [self._judged, self._looks, self._quiet_looks],
             "standing": self.standing.dump(),
+            "given_back": None if self._given_back is None else self._given_back.dump(),
             "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
             "bins": [_rounded(each.number, *each.low, *each[2:]) for each in self._bins],
             "cells": [_rounded(each.number, *each.low, *each.mean) for each in self._cells],
             "fast": [_rounded(each.number, *each.low, *each.mean) for each in self._fast],
             "fit": self._fit.sums(),
-            "cache": [self._with_cache, self._cache_moved, self._by.of_cache],
+            "cache": [self._with_cache, self._cache_moved, self._moved, self._by.of_cache],
         }
 
     @classmethod
@@ -229,12 +254,14 @@ class Line:
         judged, looks, quiet_looks = state["judged"]
         line._judged, line._looks, line._quiet_looks = bool(judged), int(looks), int(quiet_looks)
         line.standing = Standing.restored(state["standing"])
+        if state.get("given_back") is not None:
+            line._given_back = Standing.restored(state["given_back"])
         line.past = [Past(str(how), Standing.restored(standing), float(until_s)) for how, standing, until_s in state["past"]]
         line._bins = [_bin(each) for each in state["bins"]]
         line._cells = [_cell(each) for each in state["cells"]]
         line._fast = [_cell(each) for each in state["fast"]]
         line._fit = LoadFit(_numbers(state["fit"], 6))
-        line._with_cache, line._cache_moved, of_cache = _numbers(state["cache"], 3)
+        line._with_cache, line._cache_moved, line._moved, of_cache = _numbers(state["cache"], 4)
         line._by = Adjust(line._fit.bytes_per_load(), of_cache)
         return line
 

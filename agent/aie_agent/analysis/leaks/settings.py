@@ -14,7 +14,7 @@ Level = Literal["none", "suspect", "leak"]
 
 class Tier(NamedTuple):
     """Floors of `blocks` blocks of `bins` bins each must rise, at most `flats` steps between them may stand still. `sudden` tiers
-    are short and ask for a rise that no cache of an engine makes."""
+    are short and ask for more than a drift or a warm-up takes; what fills a host's cache of KV blocks does not differ from it."""
 
     name: str
     bins: int
@@ -24,11 +24,12 @@ class Tier(NamedTuple):
     sudden: bool = False
 
 
+DAYS: Final = Tier("6 floors of 8 h", bins=16, blocks=6, flats=1, level="leak")
 SUSPECT: Final = Tier("6 floors of 2 h", bins=4, blocks=6, flats=0, level="suspect")
 TIERS: Final = (
     Tier("6 floors of 4 h", bins=8, blocks=6, flats=1, level="leak"),
-    Tier("6 floors of 8 h", bins=16, blocks=6, flats=1, level="leak"),
-    Tier("8 floors of 30 min", bins=1, blocks=8, flats=0, level="leak", sudden=True),
+    DAYS,
+    Tier("8 floors of 30 min", bins=1, blocks=8, flats=0, level="suspect", sudden=True),
     SUSPECT,
 )
 """The gravest first. A day (6 x 4 h) holds a whole cycle of traffic; blocks of 8 h hold one reset of a sawtooth of 6 h, and a step
@@ -49,8 +50,8 @@ class LeakSettings:
     both, and after `warm_up_most_s` in any case. `idle_most_s`: an engine that gets no request for so long is as warm as it will
     be. `cell_s`: minima are taken over it first. `limit_bytes_per_s`: slower growth is none (0.5 MB a minute, 720 MB a day): it
     takes weeks to matter, and allocators' own drift is of this size. `horizon_s`: memory that lasts longer than that is no matter
-    either, where its size is known. `sudden_bytes`: a leak that is called one within four hours has taken at least so much, and as
-    much as there was before. `full_soon_s`: memory that is full so soon makes a suspicion a warning."""
+    either, where its size is known. `sudden_bytes`: what is suspected within four hours has taken at least so much, and as much as
+    there was before. `full_soon_s`: memory that is full so soon makes a suspicion a warning, and a sudden one a leak."""
 
     time_scale: float = 1.0
     warm_up_s: float = 1800.0

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, block_floors, increments, noise
-from aie_agent.analysis.leaks.settings import FAST_CELLS, TIERS, LeakSettings, Level, Tier
+from aie_agent.analysis.leaks.settings import FAST_CELLS, SUSPECT, TIERS, LeakSettings, Level, Tier
 from aie_agent.analysis.leaks.theil_sen import Slope
-from aie_agent.analysis.leaks.verdict import Rise
+from aie_agent.analysis.leaks.verdict import DAY_STOPS, Rise, flattens
 
 FAST: Final = "8 floors of 5 min"
 """The fast lane, for quiet counters."""
@@ -24,6 +24,8 @@ _RETURNED_PROBED: Final = 0.5
 """The same where it was asked for: that half of it comes back then is no chance."""
 _STOPPED: Final = 0.25
 """A window that rises by less than this share of what the leak would have added: it has stopped."""
+_BEYOND: Final = 1.25
+"""Of a rise that was given back: the next one, of cycles that are not all alike, tells something beyond that."""
 _IDLE: Final = 0.25
 """A load below this share of that of the leak: that it stands still says nothing."""
 
@@ -41,6 +43,11 @@ class Standing(NamedTuple):
     base: Low
     peak: Low
     load: float
+
+    def ceiling_bytes(self, by: Adjust) -> float:
+        """After it was given back: a rise up to here is the same once more."""
+        base = self.base.adjusted(by)
+        return base + _BEYOND * (self.peak.adjusted(by) - base)
 
     def dump(self) -> list[Any]:
         """As plain values."""
@@ -118,18 +125,34 @@ def after_bin(
     return (NOTHING, "stopped") if _has_stopped(standing, bins, by, settings) else (standing, None)
 
 
+def level_with(standing: Standing, left_s: float | None, settings: LeakSettings) -> Level:
+    """What a standing is where memory is full in `left_s` (None: not known): what rose suddenly is a leak if that is soon."""
+    soon = left_s is not None and left_s < settings.full_soon_s
+    return "leak" if soon and standing.tier in _SUDDEN else standing.level
+
+
+_SUDDEN: Final = frozenset(tier.name for tier in TIERS if tier.sudden)
+
+
 def _has_stopped(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings) -> bool:
-    tier = next(each for each in TIERS if each.name == standing.tier)
-    tier, blocks = (tier, 3) if tier.level == "suspect" else (tier if tier.sudden else TIERS[0], tier.blocks)
-    floors = block_floors(bins, tier.bins, blocks, by)
+    """Whether it rises by far less than it did, by less than the limit over its whole window (a day, for a leak), or ever less."""
+    found = next(each for each in TIERS if each.name == standing.tier)
+    tier = TIERS[0] if found.level == "leak" else found
+    floors = block_floors(bins, tier.bins, tier.blocks, by)
     if floors is None:
         return False
     span = (floors[0].number + 1) * tier.bins
     loads = [each.load for each in bins if each.number > bins[-1].number - span]
     if tier.level == "leak" and sum(loads) / len(loads) < _IDLE * standing.load:
         return False
-    expected = standing.slope.value * tier.bins * settings.bin_s
-    return sum(increments(floors)) / (blocks - 1) < _STOPPED * expected
+    block_s = tier.bins * settings.bin_s
+    steps = increments(floors)
+    recent = steps[-2:] if tier is SUSPECT else steps
+    if sum(recent) / len(recent) < _STOPPED * standing.slope.value * block_s:
+        return True
+    return sum(steps) / len(steps) < settings.limit_bytes_per_s * block_s or (
+        tier.level == "leak" and flattens(bins, by, DAY_STOPS)
+    )
 
 
 def after_cell(

@@ -9,7 +9,7 @@ from aie_agent.analysis.leaks.accounting import LOST_SHARE_PER_HOUR, Kv
 from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
 from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import LeakSettings
-from aie_agent.analysis.leaks.standing import Standing
+from aie_agent.analysis.leaks.standing import Standing, level_with
 from aie_agent.analysis.leaks.watch import Found
 from aie_telemetry.api import Evidence, Finding, Severity
 
@@ -67,9 +67,9 @@ def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None
     worst = rising[0]
     standing, leak_class = worst.found.standing, worst.found.leak_class
     fragmented = leak_class == "fragmentation"
-    held = "leaks" if standing.level == "leak" else "may leak"
-    what = "memory is fragmented more and more" if fragmented else f"memory {held} ({IN_WORDS[leak_class]})"
     left_s = worst.time_to_full_s
+    held = "leaks" if level_with(standing, left_s, settings) == "leak" else "may leak"
+    what = "memory is fragmented more and more" if fragmented else f"memory {held} ({IN_WORDS[leak_class]})"
     full = f", full in {in_hours(left_s)}" if left_s is not None else ""
     return Finding(
         cause=FRAGMENTATION if fragmented else LEAK,

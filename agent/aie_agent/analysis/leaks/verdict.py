@@ -6,12 +6,15 @@ matter hardly ever: 0 of 1008 simulated runs of 72 h over what is normal ended a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Floor, block_floors, increments, noise, scatter
-from aie_agent.analysis.leaks.settings import LeakSettings, Level, Tier
+from aie_agent.analysis.leaks.load_adjust import may_be_load
+from aie_agent.analysis.leaks.settings import DAYS, LeakSettings, Level, Tier
 from aie_agent.analysis.leaks.theil_sen import Slope, theil_sen
 
 _SLOWED: Final[dict[Level, float]] = {"suspect": 0.7, "leak": 0.6}
@@ -20,6 +23,12 @@ _FLAT: Final = 0.35
 """A step below this share of the mean one is none: three steps of a pool and some noise between them are no steady rise."""
 _ONE_STEP: Final = 0.6
 """A single increment above this share of the whole rise: a step."""
+_DAY_SLOWED: Final = 0.5
+"""Increments below this share of those of the same hours a day before: a curve that flattens over days."""
+DAY_STOPS: Final = 0.4
+"""The same for what is a leak already, so that it does not come and go."""
+_LESS_LOAD: Final = 0.75
+"""A load below this share of that of a day before: that memory rises more slowly says nothing."""
 _FAST_SLOWED: Final = 0.9
 _FAST_NOISE: Final = 0.25
 """The fast lane's counters are quiet, so it can ask for more: a warm-up of two hours slows by more within 40 minutes."""
@@ -41,7 +50,20 @@ class Rise(NamedTuple):
     share: float
 
 
-def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings) -> Rise | str | None:
+class Doubt(NamedTuple):
+    """What may explain a rise away: memory that was held before and all given back reached `ceiling_bytes`, and so much more than
+    is taken off may go with each request in flight."""
+
+    ceiling_bytes: float = -math.inf
+    bytes_per_load: float = 0.0
+
+
+NO_DOUBT: Final = Doubt()
+WITH_LOAD: Final = "with_load"
+"""The word for a rise that may be the load's."""
+
+
+def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, doubt: Doubt = NO_DOUBT) -> Rise | str | None:
     """What the floors of a tier show: a rise, a word why it is none, or None where there are too few of them."""
     floors = block_floors(bins, tier.bins, tier.blocks, by)
     if floors is None:
@@ -52,18 +74,35 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings) ->
     reason = _no_rise(increments(floors), scattered, tier) or _one_step(floors)
     if reason is not None:
         return reason
-    if tier.level == "suspect":
-        older = bins[: len(bins) - len(window)]
-        if not _is_new_ground(older, tier.bins, floors[-1].size_bytes - scattered, by):
-            return "been_there"
-    if tier.sudden and floors[-1].size_bytes - floors[0].size_bytes < max(settings.sudden_bytes, floors[0].size_bytes):
+    if tier.level == "leak" and flattens(bins, by):
+        return "levels_off"
+    older, newest = _before_floor(bins, window, tier.bins, floors[0].size_bytes + scattered, by), floors[-1].size_bytes
+    if newest <= doubt.ceiling_bytes or not _is_new_ground(older, tier.bins, newest - scattered, by):
+        return "been_there"
+    risen = newest - floors[0].size_bytes
+    if tier.sudden and risen < max(settings.sudden_bytes, floors[0].size_bytes):
         return "small"
     block_s = tier.bins * settings.bin_s
     z = _Z[tier.level]
     slope, share = _slope([-each.number * block_s for each in floors], [each.size_bytes for each in floors], settings, z)
     if slope.low <= settings.limit_bytes_per_s:
         return "slow"
+    if may_be_load(_block_loads(window, tier.bins), risen, doubt.bytes_per_load):
+        return WITH_LOAD
     return Rise(tier.name, slope, window[0], window[-1], floors[0].size_bytes, floors[-1].size_bytes, share)
+
+
+def flattens(bins: Sequence[Bin], by: Adjust, below: float = _DAY_SLOWED) -> bool:
+    """Whether memory rises less than this share of what it did a day before at the same hours, with no less load: what fills
+    ever more slowly."""
+    floors = block_floors(bins, DAYS.bins, DAYS.blocks, by)
+    if floors is None:
+        return False
+    early, late = increments(floors)[:2], increments(floors)[-2:]
+    loads = _block_loads([each for each in bins if each.number > bins[-1].number - DAYS.bins * DAYS.blocks], DAYS.bins)
+    if sum(loads[-2:]) < _LESS_LOAD * sum(loads[:2]):
+        return False
+    return all(after < below * before for before, after in zip(early, late, strict=True))
 
 
 def fast_rise(lows: Sequence[float], highest_before: float, settings: LeakSettings) -> Slope | None:
@@ -108,9 +147,25 @@ def _levels_off(steps: Sequence[float], least: float) -> bool:
     return sum(steps[-half:]) < least * sum(steps[:half])
 
 
+def _block_loads(window: Sequence[Bin], per_block: int) -> list[float]:
+    """The mean load of each block, oldest first; blocks end with the newest bin."""
+    newest = window[-1].number
+    blocks = groupby(window, key=lambda each: (newest - each.number) // per_block)
+    return [fmean(each.load for each in block) for _, block in blocks]
+
+
 def _one_step(floors: Sequence[Floor]) -> str | None:
     rises = [after.size_bytes - before.size_bytes for before, after in pairwise(floors)]
     return "one_step" if max(rises) > _ONE_STEP * (floors[-1].size_bytes - floors[0].size_bytes) else None
+
+
+def _before_floor(bins: Sequence[Bin], window: Sequence[Bin], per_block: int, floor_bytes: float, by: Adjust) -> Sequence[Bin]:
+    """Bins before the window's first block came down to its floor: what was given back within it was held before."""
+    newest = window[-1].number
+    oldest_block = (newest - window[0].number) // per_block
+    first = [each for each in window if (newest - each.number) // per_block == oldest_block]
+    down = next(each for each in first if each.low.adjusted(by) <= floor_bytes)
+    return [each for each in bins if each.number < down.number]
 
 
 def _is_new_ground(older: Sequence[Bin], per_block: int, size_bytes: float, by: Adjust) -> bool:

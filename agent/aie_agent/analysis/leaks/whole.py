@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
-from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, LeakClass, Sample
+from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, LeakClass, LineSpec, Sample
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
-from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.settings import FAST_CELLS, LeakSettings, Level
+from aie_agent.analysis.leaks.standing import level_with
 from aie_agent.analysis.leaks.watch import Found, Watch
 
 Verdict = Literal["none", "suspect", "leak", "fragmentation", "retention", "accounting", "not_enough_data"]
@@ -16,13 +17,14 @@ Verdict = Literal["none", "suspect", "leak", "fragmentation", "retention", "acco
 _BY_CLASS: Final[dict[LeakClass, Verdict]] = {"fragmentation": "fragmentation", "kv_accounting": "accounting"}
 _ENDS: Final = {
     "restarted": "the engine restarted then",
-    "returned": "then the memory was given back, by a restart or a collection",
+    "returned": "then all the memory was given back: a flush or a collection, or a restart that no row tells of",
     "probed": "then it was asked for, and the memory was given back: it was retained, not lost",
     "stopped": "then it rose no more: a cache or pool that filled",
 }
 
-_STANDS: Final = ("", "restarted", "returned")
-"""A leak that ended so was one. One that stopped was not, and one that a probe ended was retention."""
+_STANDS: Final = ("", "restarted")
+"""A leak that ended so was one. One that stopped was not, and one that ended with all of it given back was retention."""
+_RETAINED: Final = ("probed", "returned")
 
 
 class WholeVerdict(NamedTuple):
@@ -44,11 +46,12 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     for sample in samples:
         watch.add(sample)
     watch.close()
-    chosen = _choose(watch)
+    chosen = _choose(watch, settings, capacity_bytes)
     notes = tuple(_notes(watch, seen, settings))
     if chosen is None:
-        verdict: Verdict = "none" if watch.judged else "not_enough_data"
-        return WholeVerdict(verdict, None, None, None, None, None, (*_quiet(watch, settings, verdict), *notes))
+        untold = any(line.may_be_load for line in watch.lines.values())
+        verdict: Verdict = "none" if watch.judged and not untold else "not_enough_data"
+        return WholeVerdict(verdict, None, None, None, None, None, (*_quiet(watch, settings), *notes))
     verdict, found = chosen
     standing = found.standing
     full = _full(watch, found, capacity_bytes)
@@ -74,14 +77,19 @@ def _full(watch: Watch, found: Found, capacity_bytes: float | None) -> tuple[flo
     return left / slope.value, text
 
 
-def _choose(watch: Watch) -> tuple[Verdict, Found] | None:
+def _choose(watch: Watch, settings: LeakSettings, capacity_bytes: float | None) -> tuple[Verdict, Found] | None:
     """The gravest of all that stood: a leak that goes on or was cut short, then what was given back, then a suspicion."""
     current = watch.found()
-    leaks = [each for each in (*current, *watch.past) if each.standing.level == "leak" and each.how in _STANDS]
+
+    def level(found: Found) -> Level:
+        full = _full(watch, found, capacity_bytes)
+        return level_with(found.standing, full[0] if full else None, settings)
+
+    leaks = [each for each in (*current, *watch.past) if level(each) == "leak" and each.how in _STANDS]
     if leaks:
         worst = max(leaks, key=lambda each: (not each.line.total, each.standing.slope.value))
         return _BY_CLASS.get(worst.leak_class, "leak"), worst
-    retained = [each for each in watch.past if each.how == "probed"]
+    retained = [each for each in watch.past if each.how in _RETAINED]
     if retained:
         return "retention", retained[-1]
     suspects = [each for each in (*current, *watch.past) if each.standing.level == "suspect" and each.how in ("", "restarted")]
@@ -109,22 +117,29 @@ def _others(watch: Watch, chosen: Found) -> Iterator[str]:
     for name, line in watch.lines.items():
         if name != chosen.line.name and line.standing.level == "none" and not chosen.how:
             risen = line.risen_since(chosen.standing.since_s)
-            spec = next(spec for spec in (*LINES, ACCOUNTING) if spec.name == name)
+            spec = _spec(name)
             if risen is not None and not spec.total:
                 yield f"{spec.words} changed by {size(risen)} meanwhile"
 
 
-def _quiet(watch: Watch, settings: LeakSettings, verdict: Verdict) -> Iterator[str]:
+def _spec(name: str) -> LineSpec:
+    return next(spec for spec in (*LINES, ACCOUNTING) if spec.name == name)
+
+
+def _quiet(watch: Watch, settings: LeakSettings) -> Iterator[str]:
     """Why nothing was found."""
-    if verdict == "not_enough_data":
+    for name, line in watch.lines.items():
+        if line.may_be_load:
+            yield f"{_spec(name).words} rises evenly with the load: whether requests need it or it leaks is not told by that"
+    if not watch.judged:
         need = in_hours(settings.warm_up_s + 12 * 3600 / settings.time_scale)
-        yield f"too short without a break: a warm-up and six floors of two hours take {need}, quiet counters 70 minutes"
+        quiet = in_hours(settings.warm_up_s + FAST_CELLS * settings.cell_s)
+        yield f"too short without a break: a warm-up and six floors of two hours take {need}, quiet counters {quiet}"
         return
     for name, line in watch.lines.items():
-        spec = next(spec for spec in (*LINES, ACCOUNTING) if spec.name == name)
         floors = line.floors
-        if floors is not None:
-            yield f"{spec.words}: no steady rise above {rate(settings.limit_bytes_per_s)}, last floor {size(floors[1])}"
+        if floors is not None and not line.may_be_load:
+            yield f"{_spec(name).words}: no steady rise above {rate(settings.limit_bytes_per_s)}, last floor {size(floors[1])}"
     for each in watch.past:
         yield f"{each.line.words} rose by {rate(each.standing.slope.value)}; {_ENDS[each.how]}"
 

@@ -1,0 +1,171 @@
+"""What looks like a leak for a day or for hours and is none: flushes, host caches, pools that fill ever more slowly, load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from aie_agent.analysis.leaks.leak import Line
+from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
+from aie_agent.analysis.leaks.recording import Seen
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.whole import WholeVerdict, judge
+
+Array = NDArray[np.float64]
+Shape = Callable[[Array], Array]
+
+SETTINGS = LeakSettings()
+STEP_S = 120.0
+MB = 1e6
+
+
+def samples(
+    hours: float, shape_mb: Shape, load: Shape | None = None, noise_mb: float = 30.0, step_s: float = STEP_S
+) -> Iterator[Sample]:
+    """A row in so many seconds; shapes are of hours."""
+    t = np.arange(hours * 3600 / step_s) * step_s / 3600
+    sizes = 12_000 + shape_mb(t) + np.random.default_rng(0).normal(0.0, noise_mb, len(t))
+    loads = None if load is None else load(t)
+    for row, hour in enumerate(t):
+        in_flight = None if loads is None else float(loads[row])
+        yield Sample(float(hour) * 3600, physical_bytes=float(sizes[row]) * MB, load=in_flight)
+
+
+def whole(rows: Iterator[Sample], capacity_bytes: float | None = None) -> WholeVerdict:
+    return judge(rows, Seen(), SETTINGS, capacity_bytes)
+
+
+def leaks_at(rows: Iterator[Sample], line: Line | None = None) -> tuple[list[float], Line]:
+    """In which hours a line became a leak."""
+    line = Line(SETTINGS, SETTINGS.warm_up_s) if line is None else line
+    began: list[float] = []
+    before = line.level
+    for row in rows:
+        if row.time_s >= SETTINGS.warm_up_s and row.physical_bytes is not None:
+            line.add(row.time_s, row.physical_bytes, row.load or 0.0)
+            if line.level == "leak" != before:
+                began.append(row.time_s / 3600)
+            before = line.level
+    return began, line
+
+
+def flushed(period_h: float, phase: float, size_mb: float = 3000.0) -> Shape:
+    return lambda t: size_mb * np.mod(t / period_h + phase, 1.0)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.7, 0.9])
+@pytest.mark.parametrize("period_h", [24.0, 26.0, 30.0])
+def test_a_daily_flush_is_no_leak(period_h: float, phase: float) -> None:
+    """3 GB that are given back each day. A first cycle that rises for more than a day cannot be told from a leak; a second can."""
+    rows = list(samples(120, flushed(period_h, phase)))
+    verdict = whole(iter(rows))
+    assert verdict.verdict in ("none", "retention"), verdict.evidence
+    began, _ = leaks_at(iter(rows))
+    assert len(began) <= (0 if period_h == 24 else 1)
+
+
+def test_what_was_given_back_is_told() -> None:
+    verdict = whole(samples(48, flushed(30.0, 0.0)))
+    assert verdict.verdict == "retention"
+    assert any("all the memory was given back" in sentence for sentence in verdict.evidence)
+
+
+def test_a_rise_beyond_what_was_given_back_is_a_leak() -> None:
+    verdict = whole(samples(75, lambda t: np.where(t < 30, 100.0 * t, 150.0 * (t - 30))))
+    assert verdict.verdict == "leak", verdict.evidence
+
+
+def test_what_was_given_back_is_remembered_over_a_restart_of_the_agent() -> None:
+    rows = list(samples(66, flushed(30.0, 0.0)))
+    began, line = leaks_at(iter(rows[:1000]))
+    assert len(began) == 1
+    again, _ = leaks_at(iter(rows[1000:]), Line.restored(line.dump(), SETTINGS))
+    assert again == []
+
+
+@pytest.mark.parametrize(("gb", "hours"), [(20, 6.0), (30, 8.0), (60, 12.0)])
+def test_a_host_cache_that_fills_in_hours_is_at_most_suspect(gb: int, hours: float) -> None:
+    def fill(t: Array) -> Array:
+        return -4000 + gb * 1000 * np.minimum(t / hours, 1.0)
+
+    assert whole(samples(hours, fill)).verdict == "suspect"
+    assert whole(samples(hours + 12, fill)).verdict == "none"
+    assert leaks_at(samples(hours + 12, fill))[0] == []
+
+
+def test_what_fills_memory_within_hours_is_a_leak_where_its_size_is_known() -> None:
+    def rows() -> Iterator[Sample]:
+        return samples(6, lambda t: -4000 + 3400 * t)
+
+    assert whole(rows(), capacity_bytes=40e9).verdict == "leak"
+    assert whole(rows(), capacity_bytes=400e9).verdict == "suspect"
+
+
+@pytest.mark.parametrize("tau_h", [15.0, 20.0, 25.0])
+def test_what_fills_ever_more_slowly_ends(tau_h: float) -> None:
+    """8 GB (1 - exp(-t / tau)): at 72 hours it rises by less than the limit."""
+    for noise_mb in (1.0, 30.0):
+        verdict = whole(samples(72, lambda t: 8000 * (1 - np.exp(-t / tau_h)), noise_mb=noise_mb))
+        assert verdict.verdict == "none", verdict.evidence
+
+
+def test_a_leak_beside_a_step_stays_one() -> None:
+    """A pool taken in one step, in the first hours, is no curve that flattens."""
+    began, line = leaks_at(samples(72, lambda t: 168 * t + np.where(t > 5, 4000.0, 0.0)))
+    assert line.level == "leak"
+    assert len(began) == 1
+
+
+def test_a_leak_that_slows_with_its_load_stays_one() -> None:
+    slower_h = 30.0
+
+    def rise(t: Array) -> Array:
+        return 168 * np.where(t < slower_h, t, slower_h + 0.3 * (t - slower_h))
+
+    began, line = leaks_at(samples(72, rise, load=lambda t: np.where(t < slower_h, 40.0, 12.0)))
+    assert line.level == "leak"
+    assert len(began) == 1
+
+
+def test_memory_that_rises_evenly_with_the_load_is_not_told() -> None:
+    verdict = whole(samples(48, lambda t: 50 * t, load=lambda t: t))
+    assert verdict.verdict == "not_enough_data"
+    assert "rises evenly with the load" in verdict.evidence[0]
+    quiet = whole(samples(2, lambda t: 50 * t, load=lambda t: t, noise_mb=0.0, step_s=60.0))
+    assert quiet.verdict == "not_enough_data"
+    assert "rises evenly with the load" in quiet.evidence[0]
+
+
+def test_a_leak_beside_load_that_goes_up_and_down_is_told() -> None:
+    """It grows over days, but varies by the hour, and memory does not go with that."""
+    random = np.random.default_rng(0)
+    verdict = whole(samples(48, lambda t: 168 * t, load=lambda t: np.round(20 + t / 2 + random.normal(0, 3, len(t)))))
+    assert verdict.verdict == "leak", verdict.evidence
+
+
+def test_how_much_more_may_go_with_a_request() -> None:
+    random = np.random.default_rng(0)
+    even, varied = LoadFit(), LoadFit()
+    assert even.unsure_bytes_per_load() == np.inf
+    for load in random.normal(0, 5, 100):
+        even.add(2.0, 100.0)
+        varied.add(float(load), 50 * float(load) + float(random.normal(0, 30)))
+    assert even.bytes_per_load() == 0
+    assert even.unsure_bytes_per_load() == np.inf, "it never varied"
+    assert varied.bytes_per_load() == pytest.approx(50, abs=3)
+    assert 0 < varied.unsure_bytes_per_load() < 5
+    assert may_be_load([1, 2, 3], 100.0, 25.0)
+    assert not may_be_load([1, 2, 3], 100.0, 24.0), "it explains less than half"
+    assert not may_be_load([1, 3, 2], 100.0, 1000.0), "the load fell"
+    assert not may_be_load([2, 2, 2], 100.0, np.inf)
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_too_short_in_the_recordings_own_time(scale: float) -> None:
+    verdict = judge(iter([Sample(0.0, 1e9)]), Seen(), SETTINGS.scaled(scale))
+    assert verdict.verdict == "not_enough_data"
+    assert verdict.evidence[0].endswith("quiet counters 70 min" if scale == 1 else "quiet counters 70 s")
