@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from aie_agent.analysis.drift import span
 from aie_agent.analysis.drift.offline import RULE
 from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError, build, load, save
 from aie_agent.commands.drift import BAD_INPUT, add_aim
@@ -72,6 +73,7 @@ def _build(arguments: argparse.Namespace) -> Reference:
         raise TableError(f"{arguments.recording}: of which model? Give --model")
     if table.model and table.model != model:
         raise TableError(f"{arguments.recording}: recorded of the model {table.model!r}, not of {model!r}")
+    hours = arguments.hours or table.hours
     about = About(
         model=model,
         revision=arguments.revision,
@@ -80,6 +82,7 @@ def _build(arguments: argparse.Namespace) -> Reference:
         traffic_class=arguments.traffic_class or "default",
         recorded_from=arguments.recorded_from,
         recorded_to=arguments.recorded_to,
+        hours=msgspec.UNSET if hours is None else hours,
         built_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
@@ -138,14 +141,15 @@ def lines(reference: Reference) -> Iterator[str]:
     yield f"rule: {RULE}"
     if not all(each.untested for each in header.columns):
         yield _run_length(header)
-    for warning in header.warnings:
+    for warning in filter(None, (*header.warnings, span.warning(header.about.span_hours))):
         yield f"warning: {warning}"
 
 
 def _run_length(header: Header) -> str:
     return (
         f"false alarms: one in {header.run_length_requests:.2g} requests at least, all statistics together; asked for one in"
-        f" {header.aim.days:g} days at {header.aim.requests_per_second:g} a second; {header.replayed_requests} requests replayed"
+        f" {header.aim.days:g} days at {header.aim.requests_per_second:g} a second; {header.replayed_requests} requests replayed;"
+        f" {span.qualified(header.about.span_hours)}"
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from aie_agent.analysis.drift.offline import StatisticVerdict, Verdict, judge
 from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError, build, is_reference, load
+from aie_agent.analysis.drift.span import qualified
 from aie_agent.commands.drift_csv import TableError, read_table
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ def add_aim(parser: argparse.ArgumentParser) -> None:
     """How rare false alarms shall be, for references made from CSV."""
     parser.add_argument(
         "--rate", type=_positive, default=1.0, metavar="R", help="requests a second that are looked at (default: 1)"
+    )
+    parser.add_argument(
+        "--hours",
+        type=_positive,
+        metavar="H",
+        help="how long the reference was recorded; not needed where a column `time_s` says it",
     )
     parser.add_argument(
         "--days", type=_positive, default=30.0, metavar="D", help="days between false alarms, at least (default: 30)"
@@ -72,7 +79,8 @@ def _reference(arguments: argparse.Namespace) -> Reference:
         if is_reference(path):
             return load(path)
         table = read_table(path)
-        about = About(model=table.model or arguments.model or "")
+        hours = arguments.hours or table.hours
+        about = About(model=table.model or arguments.model or "", hours=msgspec.UNSET if hours is None else hours)
         return build(table.columns, about, Aim(days=arguments.days, requests_per_second=arguments.rate))
     except UnfitReferenceError as error:
         raise UnfitReferenceError(f"{path}: {error}") from error
@@ -106,7 +114,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
     if verdict.run_length_requests is not None:
         yield (
             f"false alarms: one in {verdict.run_length_requests:.2g} requests at least, all statistics together"
-            f" ({verdict.run_length_days:.2g} days at the rate it was made for)"
+            f" ({verdict.run_length_days:.2g} days at the rate it was made for), {qualified(verdict.reference_hours)}"
         )
     for warning in verdict.warnings:
         yield f"warning: {warning}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MODEL: Final = "model"
-PASSED_OVER: Final = ("time_s", "request")
+TIME: Final = "time_s"
+PASSED_OVER: Final = (TIME, "request")
 """Columns that a recording may have beside its statistics."""
 
 _MOST_COLUMNS: Final = 64
@@ -22,10 +24,12 @@ class TableError(ValueError):
 
 
 class Table(NamedTuple):
-    """Columns of one length, by name; and the model that a column `model` names, or None."""
+    """Columns of one length, by name; the model that a column `model` names, or None; and how many hours lie between the first and
+    the last of a column `time_s`, None where there is none, or it holds no times."""
 
     columns: dict[str, array[float]]
     model: str | None
+    hours: float | None = None
 
 
 def read_table(path: Path) -> Table:
@@ -44,6 +48,7 @@ def _read(path: Path, rows: Iterator[list[str]]) -> Table:
     _check(path, header)
     columns = {name: array("d") for name in header if name not in (*PASSED_OVER, MODEL)}
     models: set[str] = set()
+    times: set[str] = set()  # the first and the last of each chunk
     first_row = 2
     while chunk := list(islice(rows, _CHUNK_ROWS)):
         whole = [row for row in chunk if row]  # csv gives nothing for an empty line
@@ -51,14 +56,23 @@ def _read(path: Path, rows: Iterator[list[str]]) -> Table:
             wrong = next(index for index, row in enumerate(chunk) if row and len(row) != len(header))
             raise TableError(f"{path}, line {first_row + wrong}: {len(chunk[wrong])} fields, the header has {len(header)}")
         for name, cells in zip(header, zip(*whole, strict=True), strict=False):
-            if name == MODEL:
+            if name == TIME:
+                times.update((cells[0], cells[-1]))
+            elif name == MODEL:
                 models.update(cell.strip() for cell in cells)
             elif name in columns:
                 _extend(path, first_row, name, columns[name], cells)
         if len(models) > 1:
             raise TableError(f"{path}: of several models ({', '.join(sorted(models)[:3])}): one file a model")
         first_row += len(chunk)
-    return Table(columns, next(iter(models), None))
+    return Table(columns, next(iter(models), None), _hours(times))
+
+
+def _hours(times: set[str]) -> float | None:
+    if not all(map(_is_number, times)):
+        return None
+    seconds = [second for second in map(float, times) if math.isfinite(second)]
+    return (max(seconds) - min(seconds)) / 3600.0 or None if seconds else None
 
 
 def _check(path: Path, header: Sequence[str]) -> None:

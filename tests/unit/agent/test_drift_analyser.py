@@ -114,7 +114,7 @@ def test_a_shift_is_named_by_what_shifted(reference: Reference, shifts: dict[str
     assert all(name in finding.summary for name in named)
     *shifted, rule = finding.evidence
     assert list(dict.fromkeys(each.text.split(" ")[0].rstrip(":") for each in shifted)) == named
-    assert "days at the present rate" in rule.text
+    assert "days at the present rate, for traffic as it was while the reference was recorded, for an unknown time" in rule.text
     assert "a reference of 1000 requests" in rule.text
     assert all(each.metric in CATALOGUE for each in finding.evidence)
     assert finding.confidence is not None

@@ -94,6 +94,38 @@ def test_a_reference_that_says_nothing_gives_no_verdict(tmp_path: Path, capsys: 
     assert "false alarms:" not in out
 
 
+@pytest.mark.parametrize(
+    ("times", "options", "hours", "said"),
+    [
+        (None, [], None, "for an unknown time"),
+        ([1.7e9 + 180 * row for row in range(600)], [], 29.95, "as in the 29.9 hours"),
+        ([1.7e9 + row for row in range(600)], [], 599 / 3600, "how it changes with the time of day is not in it"),
+        ([1.7e9 + row for row in range(600)], ["--hours", "48"], 48.0, "as in the 48 hours"),
+        ([f"2026-11-29T{row}" for row in range(600)], [], None, "for an unknown time"),
+    ],
+)
+def test_how_long_was_recorded_stands_beside_the_run_length(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    times: list[object] | None,
+    options: list[str],
+    hours: float | None,
+    said: str,
+) -> None:
+    columns: dict[str, Sequence[object]] = {"entropy": _normal(600, 1)}
+    recorded = _csv(tmp_path / "R.csv", columns if times is None else {"time_s": times} | columns)
+    stream = _csv(tmp_path / "S.csv", columns)
+    arguments = ["drift", "--reference", recorded, "--stream", stream, *options]
+    assert main([*map(str, arguments)]) == 0
+    (claim,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("false alarms")]
+    assert said in claim
+    _, verdict = _json(capsys, *arguments)
+    assert verdict["reference_hours"] == (None if hours is None else pytest.approx(hours))
+    assert any("holds for no other time of the day" in each for each in verdict["warnings"]) == (hours is None or hours < 24)
+    assert main(["baseline", "build", str(recorded), "--output", str(tmp_path / "r"), "--model", "m", *options]) == 0
+    assert said in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("false alarms"))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 99, 499])
 def test_too_few_requests_are_no_verdict(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(rows, 4, 3.0), "surprisal": _normal(rows, 5, 3.0)})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import random
 import stat
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from aie_agent.analysis.drift.files import SHIPPED, assigned
 from aie_agent.analysis.drift.offline import judge
 from aie_agent.analysis.drift.reference import MOST, About, Aim, Reference, UnfitReferenceError, build, is_reference, load, save
+from aie_agent.analysis.drift.span import qualified, spread, warning
 from aie_agent.request_values import STATISTICS
 
 ABOUT = About(model="m", revision="r1", quantisation="q8_0", sampling="temperature 1", traffic_class="chat")
@@ -50,12 +54,49 @@ def test_few_requests_are_warned_of(reference: Reference) -> None:
     assert build({"x": _values(2000)}, ABOUT).header.warnings == ()
 
 
-def test_of_very_many_requests_the_newest_are_taken() -> None:
-    values = [value + 100 for value in _values(10)] + _values(MOST)
-    made = build({"x": values}, ABOUT)
-    assert len(made.values["x"]) == MOST
-    assert max(made.values["x"]) < 50
-    assert any(f"newest {MOST}" in warning for warning in made.header.warnings)
+@pytest.mark.parametrize("rows", [20_001, 20_500, 31_337, 1_000_000])
+def test_of_very_many_requests_blocks_of_the_whole_recording_are_taken(rows: int) -> None:
+    taken = spread(range(rows), MOST)
+    assert len(taken) == len(set(taken)) == MOST
+    assert (taken[0], taken[-1], taken == sorted(taken)) == (0, rows - 1, True)
+    ends = [index for index, (one, other) in enumerate(pairwise(taken), 1) if other != one + 1]
+    assert set(ends) <= set(range(1000, MOST, 1000)), "what hangs together stays together"
+    assert max(other - one for one, other in pairwise(taken)) <= rows / 19
+    assert spread(range(MOST), MOST) == list(range(MOST))
+
+
+def test_a_recording_whose_beginning_was_another_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aie_agent.analysis.drift.reference.MOST", 1000)
+    made = build({"x": [value + 100 for value in _values(2000)] + _values(2000, 1)}, ABOUT)
+    assert len(made.values["x"]) == 1000
+    assert sum(value > 50 for value in made.values["x"]) == 500
+    assert any("of 4000 requests 1000 were taken" in warning for warning in made.header.warnings)
+
+
+@pytest.mark.parametrize(
+    ("about", "hours", "said"),
+    [
+        ({}, None, "unknown time"),
+        ({"hours": 30.0}, 30.0, "30 hours of the recording"),
+        ({"hours": 0.5}, 0.5, "time of day is not in it"),
+        ({"recorded_from": "2026-11-29T23:04", "recorded_to": "2026-11-30T01:04"}, 2.0, "time of day is not in it"),
+        ({"recorded_from": "2026-11-29T23:04", "recorded_to": "2026-11-29T22:04"}, None, "unknown time"),
+        ({"recorded_from": "Monday", "recorded_to": "2026-11-29T22:04"}, None, "unknown time"),
+        ({"recorded_from": "2026-11-29T23:04+00:00", "recorded_to": "2026-11-30T01:04"}, None, "unknown time"),
+    ],
+)
+def test_how_long_a_reference_was_recorded_qualifies_its_claims(about: dict[str, Any], hours: float | None, said: str) -> None:
+    span_hours = About(model="m", **about).span_hours
+    assert span_hours == hours
+    assert said in qualified(span_hours)
+    assert bool(warning(span_hours)) == (hours is None or hours < 24)
+
+
+def test_a_reference_of_before_there_were_hours_keeps_its_hash(reference: Reference) -> None:
+    assert b"hours" not in msgspec.json.encode(reference.header.about)
+    known = build({"x": _values(600)}, msgspec.structs.replace(ABOUT, hours=5.0))
+    assert known.header.about.span_hours == 5.0
+    assert msgspec.json.decode(msgspec.json.encode(known.header), type=type(known.header)) == known.header
 
 
 def test_a_statistic_with_few_values_is_not_compared_and_others_are() -> None:

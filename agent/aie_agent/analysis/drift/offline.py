@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from aie_agent.analysis.drift import span
 from aie_agent.analysis.drift.collapse import first_equal, together
 from aie_agent.analysis.drift.reference import Column, Reference
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
@@ -36,7 +37,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What `aie-agent drift --json` prints. `first_alarm_request` counts from 1, and is the request at which the alarm began.
     `evaluations` are the windows that were compared, of all statistics. `run_length_requests` is how many requests pass between
     false alarms, all statistics together, at least; `run_length_days` the same at the rate that the reference was made for;
-    null where nothing can be compared."""
+    null where nothing can be compared. They hold for traffic as in the `reference_hours` of the recording (null: unknown)."""
 
     alarm: bool
     first_alarm_request: int | None
@@ -48,6 +49,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     requests: int
     reference_requests: int
+    reference_hours: float | None
     reference_sha256: str
     rule: str
     per_statistic: dict[str, StatisticVerdict]
@@ -95,10 +97,11 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
         state="ok" if enough else "not_enough_data",
         requests=requests,
         reference_requests=header.requests,
+        reference_hours=header.about.span_hours,
         reference_sha256=header.sha256,
         rule=RULE,
         per_statistic=verdicts,
-        warnings=(*header.warnings, *_passed_over(columns, stream)),
+        warnings=tuple(filter(None, (*header.warnings, span.warning(header.about.span_hours), *_passed_over(columns, stream)))),
     )
 
 

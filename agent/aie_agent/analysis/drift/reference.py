@@ -21,6 +21,7 @@ from aie_agent.analysis.drift import calibrate
 from aie_agent.analysis.drift.critical import critical_integer
 from aie_agent.analysis.drift.hard_checks import LEAST_OUTSIDE
 from aie_agent.analysis.drift.rule import ALPHA, WINDOW
+from aie_agent.analysis.drift.span import hours_between, spread
 from aie_agent.analysis.drift.stability import BLOCKS, moments
 
 FEWEST: Final = 500
@@ -30,7 +31,7 @@ ENOUGH: Final = 2000
 """With fewer there is a warning."""
 
 MOST: Final = 20_000
-"""More tell nothing more: the newest are taken."""
+"""More tell nothing more: of a longer recording, blocks are taken, spread over all of it."""
 
 FEWEST_DISTINCT: Final = 20
 """Distinct values from which on a distribution function says something."""
@@ -48,7 +49,8 @@ class UnfitReferenceError(ValueError):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reference was recorded of. `revision` is empty where it is not known; then any of the model will do."""
+    """What a reference was recorded of. `revision` is empty where it is not known; then any of the model will do. `hours` is how
+    long it was recorded, where that is known otherwise than by `recorded_from` and `recorded_to`."""
 
     model: str
     revision: str = ""
@@ -58,6 +60,14 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     recorded_from: str = ""
     recorded_to: str = ""
     built_at: str = ""
+    hours: float | msgspec.UnsetType = msgspec.UNSET  # unset is not written: files of before keep their hash
+
+    @property
+    def span_hours(self) -> float | None:
+        """How long it was recorded; None where that is not known."""
+        if isinstance(self.hours, msgspec.UnsetType):
+            return hours_between(self.recorded_from, self.recorded_to)
+        return self.hours
 
 
 class Aim(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,22 +159,22 @@ def build(columns: Mapping[str, Sequence[float]], about: About, aim: Aim | None 
             raise UnfitReferenceError(
                 f"{name}, request {bad + 1}: {column[bad]} in a reference: a model that gives it is broken already"
             )
-    newest = {name: list(column[-MOST:]) for name, column in columns.items()}
-    probability = WINDOW / (aim.requests * len(newest))
-    made = tuple(_column(name, values, probability, seed) for name, values in newest.items())
+    taken = {name: spread(column, MOST) for name, column in columns.items()}
+    probability = WINDOW / (aim.requests * len(taken))
+    made = tuple(_column(name, values, probability, seed) for name, values in taken.items())
     if all(column.distinct < FEWEST_DISTINCT for column in made):
         raise UnfitReferenceError("; ".join(f"{column.name}: {column.untested}" for column in made))
     chance = math.fsum(column.false_alarm for column in made)
     header = Header(
         about=about,
         aim=aim,
-        requests=min(map(len, newest.values())),
+        requests=min(map(len, taken.values())),
         columns=made,
         run_length_requests=min(calibrate.LONGEST_RUN_LENGTH, WINDOW / chance if chance else math.inf),
         replayed_requests=calibrate.REPLAYED,
         warnings=tuple(_warnings(made, max(lengths), aim)),
     )
-    values = {name: array("d", sorted(column)) for name, column in newest.items()}
+    values = {name: array("d", sorted(column)) for name, column in taken.items()}
     return Reference(msgspec.structs.replace(header, sha256=_hash(header, values)), values)
 
 
@@ -226,7 +236,7 @@ def _warnings(columns: Sequence[Column], rows: int, aim: Aim) -> list[str]:
     if m < ENOUGH:
         warnings.append(f"{m} requests are few: with {ENOUGH} and more, shifts are found sooner and false alarms are rarer")
     if rows > MOST:
-        warnings.append(f"of {rows} requests the newest {MOST} were taken: more tell nothing more")
+        warnings.append(f"of {rows} requests {MOST} were taken, in blocks spread over all of them: more tell nothing more")
     for column in columns:
         if column.untested:
             warnings.append(f"{column.name} is not compared: {column.untested}")

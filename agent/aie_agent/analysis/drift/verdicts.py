@@ -17,6 +17,7 @@ from typing import Final
 from aie_agent.analysis.drift.collapse import EqualAnswers, equal_answers
 from aie_agent.analysis.drift.nan_signs import NanSigns
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
+from aie_agent.analysis.drift.span import qualified
 from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
 from aie_agent.request_values import STATISTICS, Statistic
@@ -115,7 +116,8 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
         if (delay := min((each for w in stream.watches.values() if (each := w.column.delay_requests.get(shift))), default=None))
     ]
     return (
-        f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days}; such alarms take on average"
+        f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days},"
+        f" {qualified(header.about.span_hours)}; such alarms take on average"
         f" {', '.join(delays)} requests ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of {header.requests} requests)"
     )
 
