@@ -89,11 +89,8 @@ def _files_of_others(root: Path) -> Prerequisite:
     wants a capability more for it than for the rest of /proc/PID."""
     capabilities = _capabilities(root)
     met = _holds(capabilities, _CAP_CHECKPOINT_RESTORE) or _holds(capabilities, _CAP_SYS_ADMIN)
-    found = (
-        "can be opened"
-        if met
-        else "not seen: CUDA calls through a libcuda that was deleted or replaced, or is on overlayfs or btrfs"
-    )
+    lacking = "CUDA calls are not seen through a libcuda that was deleted or replaced, or that is on overlayfs or btrfs"
+    found = "can be opened" if met else lacking
     return Prerequisite("mapped files (map_files)", met, found, "run as root, or with CAP_CHECKPOINT_RESTORE, too", needed=False)
 
 
@@ -130,7 +127,7 @@ def _mount_of(root: Path, kind: str) -> str | None:
 
 def _uprobes(root: Path) -> Prerequisite:
     met = (root / "sys/bus/event_source/devices/uprobe/type").exists()
-    found = "in the kernel" if met else "not seen: CUDA calls; this kernel has no uprobes, or /sys is not mounted"
+    found = "in the kernel" if met else "none in this kernel, or /sys is not mounted: CUDA calls are not seen"
     remedy = "use a kernel with CONFIG_UPROBE_EVENTS; in a container, mount /sys"
     return Prerequisite("uprobes", met, found, remedy, needed=False)
 
