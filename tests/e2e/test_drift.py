@@ -95,7 +95,7 @@ def test_answers_that_change_are_a_finding(agent: tuple[Program, str], tmp_path:
     emitter.close()
     assert program.stop() == 0
     header, *recorded = (tmp_path / "recordings" / "e-m.csv").read_text().splitlines()
-    assert header == "entropy,surprisal,first_token_logsumexp,log_length"
+    assert header == "time_s,request,entropy,surprisal,first_token_logsumexp,log_length"
     assert len(recorded) >= 1100
     assert f"{tmp_path}/none: No such file" in program.text()
 

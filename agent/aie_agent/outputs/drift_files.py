@@ -23,17 +23,18 @@ class DriftFiles:
         self._degrade = DegradeFile(section.alarm_file)
         self._recorder = ValueRecorder(section.record_directory)
         self._position = 0
-        self._written_s = 0.0
+        self._written_s = self._now_s = 0.0
 
     async def update(self, values: RequestValues, findings: Sequence[Finding], now_s: float) -> None:
         """Writes what is due, in a worker thread. Never raises."""
         self._position, arrived = values.since(self._position)
         self._recorder.take(arrived)
         await asyncio.to_thread(self._degrade.update, findings, now_s)
-        if self._recorder.is_on and now_s - self._written_s >= _WRITE_EVERY_S:
+        self._now_s = now_s
+        if self._recorder.is_on and not 0.0 <= now_s - self._written_s < _WRITE_EVERY_S:
             self._written_s = now_s
-            await asyncio.to_thread(self._recorder.write)
+            await asyncio.to_thread(self._recorder.write, now_s)
 
     def close(self) -> None:
         """Writes what is left."""
-        self._recorder.write()
+        self._recorder.write(self._now_s)

@@ -167,7 +167,7 @@ async def test_what_comes_is_recorded_for_a_reference(source: StatsdSource, emit
         await agent.seconds(engine, 2)
         position, arrived = agent.values.since(position)
         recorder.take(arrived)
-        recorder.write()
+        recorder.write(agent.now_s)
     header, *rows = (tmp_path / "e-m.csv").read_text().splitlines()
-    assert header.split(",") == [each.name for each in STATISTICS]
-    assert [float(row.split(",")[0]) for row in rows] == pytest.approx(engine.told["entropy"], rel=1e-5)
+    assert header.split(",") == ["time_s", "request", *(each.name for each in STATISTICS)]
+    assert [float(row.split(",")[2]) for row in rows] == pytest.approx(engine.told["entropy"], rel=1e-5)

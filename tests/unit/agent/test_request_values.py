@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from aie_agent.commands.drift_csv import read_table
 from aie_agent.outputs.degrade import DegradeFile
 from aie_agent.outputs.value_recorder import ValueRecorder
 from aie_agent.request_values import MOST_HELD, STATISTICS, Arrived, RequestValues
@@ -85,13 +87,45 @@ def _arrived(**columns: list[float]) -> list[Arrived]:
 def test_rows_are_recorded_once_they_are_whole(tmp_path: Path) -> None:
     recorder = ValueRecorder(tmp_path)
     recorder.take(_arrived(entropy=[1.0, 2.0], surprisal=[3.0, 4.0], first_token_logsumexp=[5.0], log_length=[6.0, 7.0]))
-    recorder.write()
+    recorder.write(100.0)
     (file,) = tmp_path.iterdir()
-    assert file.read_text().splitlines() == ["entropy,surprisal,first_token_logsumexp,log_length", "1.0,3.0,5.0,6.0"]
+    header = "time_s,request,entropy,surprisal,first_token_logsumexp,log_length"
+    assert file.read_text().splitlines() == [header, "100.0,0,1.0,3.0,5.0,6.0"]
     again = ValueRecorder(tmp_path)
     again.take(_arrived(entropy=[1.5], surprisal=[3.5], first_token_logsumexp=[5.5], log_length=[6.5], other=[1.0]))
-    again.write()
-    assert file.read_text().splitlines()[-1] == "1.5,3.5,5.5,6.5", "a restart goes on"
+    again.write(200.0)
+    assert file.read_text().splitlines()[-1] == "200.0,1,1.5,3.5,5.5,6.5", "a restart goes on"
+
+
+def test_a_recording_is_spread_over_all_that_came(tmp_path: Path) -> None:
+    recorder = ValueRecorder(tmp_path)
+    total, step = 100_000, 250
+    for start in range(0, total, step):
+        if start % 30_000 == 0:
+            recorder = ValueRecorder(tmp_path)  # a restart goes on with the blocks
+        values = [float(number) for number in range(start, start + step)]
+        recorder.take(_arrived(entropy=values, surprisal=values, first_token_logsumexp=values, log_length=values))
+        recorder.write(float(start))
+    (file,) = tmp_path.iterdir()
+    requests = read_table(file).columns["entropy"]
+    assert 10_000 <= len(requests) <= 20_000
+    assert sorted({int(request) // 10_000 for request in requests}) == list(range(10)), "every tenth of the time is there"
+    jumps = [other - one for one, other in pairwise(requests)]
+    assert sum(jump != 1 for jump in jumps) <= len(requests) / 500, "in whole blocks"
+    assert max(jumps) <= 2 * 8 * 500, "one block of eight, and a restart may count as many anew"
+    assert read_table(file).hours == pytest.approx(total / 3600, rel=0.05)
+
+
+def test_a_file_that_is_no_recording_is_left_alone_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "e_x-m.csv").write_text("entropy,surprisal\n1,2\n")
+    recorder = ValueRecorder(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            recorder.take(_arrived(entropy=[1.0], surprisal=[1.0], first_token_logsumexp=[1.0], log_length=[1.0]))
+            recorder.write(1.0)
+    assert ["move it away" in record.getMessage() for record in caplog.records] == [True]
+    assert (tmp_path / "e_x-m.csv").read_text() == "entropy,surprisal\n1,2\n"
+    assert recorder.is_on, "others are recorded"
 
 
 def test_a_directory_that_is_not_there_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +133,7 @@ def test_a_directory_that_is_not_there_is_told_once(tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             recorder.take(_arrived(entropy=[1.0], surprisal=[1.0], first_token_logsumexp=[1.0], log_length=[1.0]))
-            recorder.write()
+            recorder.write(1.0)
     assert len(caplog.records) == 1
     assert not recorder.is_on
     assert not ValueRecorder(None).is_on
