@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from aie_agent.analysis.drift.collapse import equal_answers
 from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
 from aie_agent.analysis.drift.reference import About, Reference, build
 from aie_agent.analysis.drift.rule import Run
@@ -52,7 +53,7 @@ def test_scatter_of_parts_is_the_scatter_of_all(parts: list[list[float]]) -> Non
 
 
 def test_equal_values_are_counted_in_a_row() -> None:
-    equal = EqualValues()
+    equal = EqualValues[float]()
     assert [equal.add(value) for value in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0)] == [1, 2, 1, 2, 3, 1]
 
 
@@ -76,7 +77,7 @@ def test_normal_traffic_raises_nothing(reference: Reference) -> None:
         (lambda value: value + 1.0, Check.KS),
         (lambda value: value * 0.45, Check.KS),
         (lambda value: value if abs(value) < 1.2 else 4 * value, Check.OUT_OF_RANGE),
-        (lambda value: 0.25, Check.CONSTANT),
+        (lambda value: 0.25, Check.KS),
         (lambda value: math.nan, Check.NONFINITE),
         (lambda value: math.inf, Check.NONFINITE),
     ],
@@ -114,12 +115,28 @@ def test_every_window_has_scipys_distance(reference: Reference) -> None:
         assert watch.last.outside == sum(value < low or value > high for value in window)
 
 
-def test_a_constant_stream_is_found_after_so_many(reference: Reference) -> None:
+def test_equal_values_of_one_statistic_are_noticed_and_no_alarm(reference: Reference) -> None:
     watch = _watch(reference)
-    assert _take(watch, [1.0] * 100) == [(100, Check.CONSTANT)]
-    assert watch.alarms == {Check.CONSTANT: 100.0}
+    assert _take(watch, [1.0] * 99) == []
+    assert watch.equal_since_s is None
+    assert _take(watch, [1.0], 99) == []
+    assert (watch.equal_since_s, watch.equal_in_a_row, watch.alarms) == (100.0, 100, {})
     watch.take(2.0, 101.0)
-    assert watch.alarms == {}
+    assert watch.equal_since_s is None
+
+
+@pytest.mark.parametrize(("equal", "since_s", "same_prompt"), [("xy", 150.0, None), ("x", None, None), ("y", None, None)])
+def test_answers_are_alike_where_all_that_is_measured_of_them_is(
+    reference: Reference, equal: str, since_s: float | None, same_prompt: bool | None
+) -> None:
+    rng = random.Random(9)
+    watches = {name: _watch(reference) for name in "xy"}
+    for at in range(1, 161):
+        for name, watch in watches.items():
+            watch.take(0.5 if name in equal and at > (50 if name == "y" else 20) else rng.gauss(0, 1), float(at))
+    found = equal_answers(watches)
+    assert (None if found is None else found.since_s) == since_s
+    assert found is None or (found.requests, found.too_many, found.same_prompt) == (110, 100, same_prompt)
 
 
 @pytest.mark.parametrize("cut", [1, 99, 100, 1550, 2120])
