@@ -71,6 +71,17 @@ _LOAD_MB: Final = 50.0
 """For each request in flight: 60 of them are 3 GB."""
 
 
+def _host_cache(minutes: Array, random: np.random.Generator) -> Array:
+    """KV blocks in a host's memory: 20 to 60 GB, full after 6 to 12 hours."""
+    size, full = random.uniform(20_000.0, 60_000.0), random.uniform(360.0, 720.0)
+    return np.asarray(size * np.minimum(minutes / full, 1.0))
+
+
+def _flushed(minutes: Array, random: np.random.Generator) -> Array:
+    """3 GB in a day, given back at the same hour each day."""
+    return np.asarray(3000.0 * np.mod(minutes / 1440 + random.random(), 1.0))
+
+
 def _per_request(minutes: Array, random: np.random.Generator) -> tuple[Array, Array]:
     load = _diurnal(minutes, random)
     return _LOAD_MB * load + LEAK_MB * np.cumsum(load) / 40.0, load
@@ -86,6 +97,9 @@ PATTERNS: Final = (
     Pattern("3 steps of 512 MB", False, lambda t, r: (_steps(t, r), None)),
     Pattern("diurnal load, 3 GB", False, lambda t, r: ((load := _diurnal(t, r)) * _LOAD_MB, load)),
     Pattern("traffic doubles", False, lambda t, r: ((load := _doubled(t, r)) * _LOAD_MB, load)),
+    Pattern("host cache, 20 to 60 GB in 6 to 12 h", False, lambda t, r: (_host_cache(t, r), None)),
+    Pattern("flushed each day, 3 GB", False, lambda t, r: (_flushed(t, r), None)),
+    Pattern("slower and slower, tau 20 h, 8 GB", False, lambda t, r: (8000 * (1 - np.exp(-t / 1200)), None)),
     Pattern("LEAK", True, lambda t, r: (LEAK_MB * t, None)),
     Pattern("LEAK + sawtooth 45 min", True, lambda t, r: (LEAK_MB * t + _saw(t, 45, r), None)),
     Pattern("LEAK + sawtooth 6 h", True, lambda t, r: (LEAK_MB * t + _saw(t, 360, r), None)),
@@ -93,4 +107,4 @@ PATTERNS: Final = (
     Pattern("LEAK in steps of 504 MB a 3 h", True, lambda t, r: (504 * np.floor(t / 180 + r.random()), None)),
     Pattern("LEAK after 36 h", True, lambda t, r: (LEAK_MB * np.maximum(t - 2160, 0.0), None)),
 )
-"""The fifteen of the comparison, in its order."""
+"""The fifteen of the comparison, in its order, and three more that are normal: a host's cache, a daily flush, a slow curve."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, block_floors, increments, noise
-from aie_agent.analysis.leaks.settings import FAST_CELLS, SUSPECT, TIERS, LeakSettings, Level, Tier
+from aie_agent.analysis.leaks.settings import DAYS, FAST_CELLS, SUSPECT, TIERS, LeakSettings, Level, Tier
 from aie_agent.analysis.leaks.theil_sen import Slope
 from aie_agent.analysis.leaks.verdict import DAY_STOPS, Rise, flattens
 
@@ -151,7 +151,7 @@ def _has_stopped(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: 
     if sum(recent) / len(recent) < _STOPPED * standing.slope.value * block_s:
         return True
     return sum(steps) / len(steps) < settings.limit_bytes_per_s * block_s or (
-        tier.level == "leak" and flattens(bins, by, DAY_STOPS)
+        tier.level == "leak" and flattens(bins, by, DAYS, DAY_STOPS)
     )
 
 

@@ -27,6 +27,8 @@ _DAY_SLOWED: Final = 0.5
 """Increments below this share of those of the same hours a day before: a curve that flattens over days."""
 DAY_STOPS: Final = 0.4
 """The same for what is a leak already, so that it does not come and go."""
+_SAME_AGAIN: Final = 0.1
+"""Of a rise: a floor that is above an older one by less is the same level again."""
 _LESS_LOAD: Final = 0.75
 """A load below this share of that of a day before: that memory rises more slowly says nothing."""
 _FAST_SLOWED: Final = 0.9
@@ -74,12 +76,13 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, do
     reason = _no_rise(increments(floors), scattered, tier) or _one_step(floors)
     if reason is not None:
         return reason
-    if tier.level == "leak" and flattens(bins, by):
+    if tier.level == "leak" and (flattens(bins, by, DAYS, _DAY_SLOWED) or flattens(bins, by, _DAY_AND_HALF, _DAY_SLOWED)):
         return "levels_off"
-    older, newest = _before_floor(bins, window, tier.bins, floors[0].size_bytes + scattered, by), floors[-1].size_bytes
-    if newest <= doubt.ceiling_bytes or not _is_new_ground(older, tier.bins, newest - scattered, by):
-        return "been_there"
+    newest = floors[-1].size_bytes
     risen = newest - floors[0].size_bytes
+    older = _before_floor(bins, window, tier.bins, floors[0].size_bytes + scattered, by)
+    if newest <= doubt.ceiling_bytes or not _is_new_ground(older, tier.bins, newest - max(scattered, _SAME_AGAIN * risen), by):
+        return "been_there"
     if tier.sudden and risen < max(settings.sudden_bytes, floors[0].size_bytes):
         return "small"
     block_s = tier.bins * settings.bin_s
@@ -92,14 +95,17 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, do
     return Rise(tier.name, slope, window[0], window[-1], floors[0].size_bytes, floors[-1].size_bytes, share)
 
 
-def flattens(bins: Sequence[Bin], by: Adjust, below: float = _DAY_SLOWED) -> bool:
+_DAY_AND_HALF: Final = Tier("9 floors of 4 h", bins=8, blocks=9, flats=0, level="leak")
+
+
+def flattens(bins: Sequence[Bin], by: Adjust, tier: Tier, below: float) -> bool:
     """Whether memory rises less than this share of what it did a day before at the same hours, with no less load: what fills
     ever more slowly."""
-    floors = block_floors(bins, DAYS.bins, DAYS.blocks, by)
+    floors = block_floors(bins, tier.bins, tier.blocks, by)
     if floors is None:
         return False
     early, late = increments(floors)[:2], increments(floors)[-2:]
-    loads = _block_loads([each for each in bins if each.number > bins[-1].number - DAYS.bins * DAYS.blocks], DAYS.bins)
+    loads = _block_loads([each for each in bins if each.number > bins[-1].number - tier.bins * tier.blocks], tier.bins)
     if sum(loads[-2:]) < _LESS_LOAD * sum(loads[:2]):
         return False
     return all(after < below * before for before, after in zip(early, late, strict=True))
