@@ -32,13 +32,14 @@ _MOST_WAITING: Final = 10_000
 _NAMES: Final = [each.name for each in STATISTICS]
 _HEADER: Final = ["time_s", "request", *_NAMES]
 _REQUEST: Final = _HEADER.index("request")
+_NO_RECORDING: Final = (ValueError, IndexError, csv.Error)
 
 
 class _Recording:
     """The rows of one engine and model. Each statistic waits until the others of its row have come."""
 
     def __init__(self, path: Path) -> None:
-        """Goes on with a file of before. Raises OSError, and ValueError for one that is no such recording."""
+        """Goes on with a file of before. Raises OSError, and `_NO_RECORDING` for one that is none."""
         self.path = path
         requests = _requests_in(path)
         self.rows = len(requests)
@@ -51,7 +52,7 @@ class _Recording:
             self.waiting[statistic].extend(values)
 
     def write(self, now_s: float) -> None:
-        """Appends the whole rows that are kept. Raises OSError."""
+        """Appends the whole rows that are kept. Raises OSError, and `_NO_RECORDING` where someone else wrote into the file."""
         kept = []
         for _ in range(min(map(len, self.waiting.values()))):
             row = [self.waiting[name].popleft() for name in _NAMES]
@@ -86,7 +87,7 @@ class _Recording:
 
 
 def _requests_in(path: Path) -> list[int]:
-    """The numbers of the requests of a recording that goes on after a restart. Raises OSError and ValueError."""
+    """The numbers of the requests of a recording that goes on after a restart. Raises OSError and `_NO_RECORDING`."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -126,6 +127,9 @@ class ValueRecorder:
         except OSError as error:
             log.warning("drift.record: %s: %s: nothing is recorded", error.filename, error.strerror)
             self._failed = True
+        except _NO_RECORDING as error:
+            log.warning("drift.record: a file was changed by someone else: %s: nothing is recorded", error)
+            self._failed = True
 
     def _recording(self, engine: str, model: str) -> _Recording | None:
         key = engine, model
@@ -140,7 +144,7 @@ class ValueRecorder:
                 log.warning("drift.record: %s: %s: nothing is recorded", error.filename, error.strerror)
                 self._failed = True
                 return None
-            except (ValueError, IndexError) as error:
+            except _NO_RECORDING as error:
                 log.warning("drift.record: %s is no recording of this agent, and is left alone: %s", path, error)
                 self._recordings[key] = None
         return self._recordings[key]

@@ -26,7 +26,7 @@ DRIFT_METRICS: Final[tuple[Metric, ...]] = (
            "Standard deviation of the last 1000 requests over that of the reference; about 1 where nothing changed. Absent until there are as many."),
     gauge("aie_drift_run_length_requests", "requests", _ENGINE,
            "Requests between two false alarms, all statistics together, at least, as the reference was calibrated."),
-    gauge("aie_drift_run_length_seconds", "seconds", _ENGINE, "The same in time, at the rate at which requests were looked at over the last ten minutes."),
+    gauge("aie_drift_run_length_seconds", "seconds", _ENGINE, "The same in time, at the rate at which requests were looked at over the last ten minutes. Holds for traffic as in the recording: docs/drift.md."),
     counter("aie_drift_windows_total", "windows", _STATISTIC, "Windows of 100 requests that were compared."),
     counter("aie_drift_windows_beyond_total", "windows", _STATISTIC, "Those beyond the threshold; about one in a hundred where nothing changed."),
     counter("aie_drift_values_total", "values", _STATISTIC, "Requests that were looked at."),

@@ -116,6 +116,18 @@ def test_a_recording_is_spread_over_all_that_came(tmp_path: Path) -> None:
     assert read_table(file).hours == pytest.approx(total / 3600, rel=0.05)
 
 
+def test_a_recording_that_someone_else_writes_into_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = ValueRecorder(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for start in range(0, 25_000, 5000):
+            values = [float(number) for number in range(start, start + 5000)]
+            recorder.take(_arrived(entropy=values, surprisal=values, first_token_logsumexp=values, log_length=values))
+            recorder.write(1.0)
+            (tmp_path / "e_x-m.csv").write_text("nonsense\nnonsense\n")
+    assert ["changed by someone else" in record.getMessage() for record in caplog.records] == [True]
+    assert not recorder.is_on
+
+
 def test_a_file_that_is_no_recording_is_left_alone_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "e_x-m.csv").write_text("entropy,surprisal\n1,2\n")
     recorder = ValueRecorder(tmp_path)
