@@ -123,11 +123,7 @@ class Watcher:
 
     def tick(self) -> list[messages.ToAgent]:
         """What is due: looks at processes, reads the maps. The report, and windows that ended. Raises BpfError."""
-        for process in self._processes.values():
-            if not process.here or not self._is_here(process):
-                continue
-            if process.held.keys() != self._held(process).keys() or has_loaded_cuda(process, self._clock()):
-                process.look_at_s = 0.0  # a set may have it again, or has something to see
+        self._call_up()
         self._settle_host()
         self._look()
         self.guard()
@@ -140,17 +136,11 @@ class Watcher:
         began_s = time.perf_counter()
         parts = self._read()
         self._release_ended()
-        opened = self._windows.coverage()
-        coverage = tuple(
-            opened.get((tgid, name), told) for tgid, process in self._processes.items() for name, told in process.coverage.items()
-        )
-        changed = coverage != self._last_coverage
-        self._last_coverage = coverage
         report = msgspec.structs.replace(
             parts,
             period_s=period_s,
             costs=self._charges.report(),
-            coverage=coverage if changed else None,
+            coverage=self._changed_coverage(),
             resident_bytes=_resident_bytes(),
             cpu_s=max(self._cpu_s - before_s, 0.0),
             read_s=time.perf_counter() - began_s,
@@ -211,6 +201,25 @@ class Watcher:
         self._windows.forget(tgid)
         self._uprobes.forget(tgid)
         self._host.forget(tgid)
+
+    def _call_up(self) -> None:
+        """Who is to be looked at before its turn: a set may have it again, or has something to see now."""
+        for process in self._processes.values():
+            if not process.here or not self._is_here(process):
+                continue
+            if process.held.keys() != self._held(process).keys() or has_loaded_cuda(process, self._clock()):
+                process.look_at_s = 0.0
+
+    def _changed_coverage(self) -> tuple[Coverage, ...] | None:
+        """What can be seen of all processes; None where it is as it was."""
+        opened = self._windows.coverage()
+        coverage = tuple(
+            opened.get((tgid, name), told) for tgid, process in self._processes.items() for name, told in process.coverage.items()
+        )
+        if coverage == self._last_coverage:
+            return None
+        self._last_coverage = coverage
+        return coverage
 
     def _release_ended(self) -> None:
         """What the maps had of those that ended or are to be watched no more has been read."""
