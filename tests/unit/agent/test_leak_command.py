@@ -286,3 +286,12 @@ def test_arguments(leak: Run, arguments: tuple[str, ...]) -> None:
 def test_a_byte_order_mark_and_spaces(leak: Run) -> None:
     text = csv(rows(30, 0.0)).replace(HEADER, "\ufefftime_s, physical_bytes").replace("\n", "\r\n")
     assert verdict(leak(text, "--json"))["verdict"] == "none"
+
+
+def test_what_a_cache_keeps_on_purpose_has_a_column(leak: Run) -> None:
+    table = [
+        (t, 20e9, 0 if t % 600 else 4, 3e9 + 90 * MB * t / HOUR + 400 * MB * t / HOUR, 400 * MB * t / HOUR)
+        for t, _ in rows(40, 0.0)
+    ]
+    found = verdict(leak(csv(table, f"{HEADER},load,cache_bytes,evictable_bytes"), "--json"))
+    assert (found["verdict"], found["class"]) == ("accounting", "kv_accounting")

@@ -169,3 +169,33 @@ def test_too_short_in_the_recordings_own_time(scale: float) -> None:
     verdict = judge(iter([Sample(0.0, 1e9)]), Seen(), SETTINGS.scaled(scale))
     assert verdict.verdict == "not_enough_data"
     assert verdict.evidence[0].endswith("quiet counters 70 min" if scale == 1 else "quiet counters 70 s")
+
+
+def pool(hours: float, held_mb: Shape, kept_mb: Shape | None = None, by_request_mb: float = 100.0) -> Iterator[Sample]:
+    """A preallocated pool of 20 GB: bytes are flat. Requests take blocks, and `held_mb` is held beyond them; `kept_mb` is what the
+    column of evictable blocks says."""
+    t = np.arange(hours * 3600 / STEP_S) * STEP_S / 3600
+    load = np.maximum(np.round(8 + 8 * np.sin(t * 4)), 0.0)
+    held = held_mb(t) + by_request_mb * load
+    kept = None if kept_mb is None else kept_mb(t)
+    for row, hour in enumerate(t):
+        evictable = None if kept is None else float(kept[row]) * MB
+        cache = float(held[row]) * MB
+        yield Sample(float(hour) * 3600, 20e9, load=float(load[row]), cache_bytes=cache, evictable_bytes=evictable)
+
+
+def test_a_prefix_cache_that_fills_its_pool_loses_nothing() -> None:
+    """For 40 hours it holds more and more, on purpose: nothing that it took is given back when requests end."""
+    filled = whole(pool(40, lambda t: 400 * t, by_request_mb=0.0))
+    assert filled.verdict == "none", filled.evidence
+    assert any("evictable_bytes" in sentence for sentence in filled.evidence)
+    told = whole(pool(40, lambda t: 400 * t, lambda t: 400 * t))
+    assert told.verdict == "none"
+    assert not any("evictable_bytes" in sentence for sentence in told.evidence)
+
+
+def test_blocks_that_nobody_holds_are_lost() -> None:
+    assert whole(pool(40, lambda t: 90 * t)).verdict == "accounting", "requests give back what they took, and these stay"
+    beside_a_prefix_cache = whole(pool(40, lambda t: 490 * t, lambda t: 400 * t, by_request_mb=0.0))
+    assert beside_a_prefix_cache.verdict == "accounting"
+    assert beside_a_prefix_cache.rate_bytes_per_s == pytest.approx(90 * MB / 3600, rel=0.05)

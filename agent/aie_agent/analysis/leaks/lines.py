@@ -33,8 +33,9 @@ IN_WORDS: Final[dict[LeakClass, str]] = {
 
 class Sample(NamedTuple):
     """What is known of an engine's memory on a device at a moment, in bytes; None where it is not. `load` is requests in flight,
-    `requests` how many there were in all. `cache_bytes` are caches that are known and bounded. `driver_bytes` is what was asked of
-    the CUDA driver and not freed, as probes see it. `event` names what happened just then."""
+    `requests` how many there were in all. `cache_bytes` are caches that are known and bounded, `evictable_bytes` what of them no
+    request holds: it is kept on purpose, and given up when it is needed. `driver_bytes` is what was asked of the CUDA driver and
+    not freed, as probes see it. `event` names what happened just then."""
 
     time_s: float
     physical_bytes: float | None = None
@@ -45,6 +46,7 @@ class Sample(NamedTuple):
     cache_bytes: float | None = None
     requests: float | None = None
     event: str = ""
+    evictable_bytes: float | None = None
 
 
 class LineSpec(NamedTuple):
@@ -81,8 +83,43 @@ def _driver(sample: Sample) -> float | None:
 
 
 def _idle_cache(sample: Sample) -> float | None:
-    """What a cache holds while no request is in flight."""
-    return sample.cache_bytes if sample.load == 0 else None
+    """What a cache holds while no request is in flight, less what it keeps on purpose."""
+    if sample.load != 0 or sample.cache_bytes is None:
+        return None
+    return sample.cache_bytes - (sample.evictable_bytes or 0.0)
+
+
+_GIVEN_BACK: Final = 0.5
+"""Of what a cache takes with requests that come: what it gives back when they end, if it does not keep it."""
+
+
+class CacheUse:
+    """Whether what a recorded cache holds at idle is held by nobody: its column of what it keeps on purpose says so; without
+    one, that it shrinks by what it grew when requests end. A prefix cache grows with requests and keeps what it holds."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+        self._taken_bytes = self._given_bytes = 0.0
+        self._before: Sample | None = None
+
+    def add(self, sample: Sample) -> None:
+        """Takes a sample."""
+        self._is_told = self._is_told or sample.evictable_bytes is not None
+        if sample.load is None or sample.cache_bytes is None:
+            return
+        before, self._before = self._before, sample
+        if before is None or before.load is None or before.cache_bytes is None:
+            return
+        change = sample.cache_bytes - before.cache_bytes
+        if sample.load > before.load:
+            self._taken_bytes += change
+        elif sample.load < before.load:
+            self._given_bytes -= change
+
+    @property
+    def tells_lost(self) -> bool:
+        """Whether what rises at idle is lost."""
+        return self._is_told or 0 < _GIVEN_BACK * self._taken_bytes <= self._given_bytes
 
 
 def _difference(whole: float | None, part: float | None) -> float | None:

@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from aie_agent.analysis.leaks.lines import Sample
 
 REQUIRED: Final = ("time_s", "physical_bytes")
-OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "event")
+OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "evictable_bytes", "event")
 _SIZES: Final[tuple[str, ...]] = ("physical_bytes", "allocated_bytes", "reserved_bytes")
 COLUMNS: Final = REQUIRED + OPTIONAL
 
@@ -99,7 +99,7 @@ def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sa
     absent = sum(column not in at for column in _SIZES)
     time_at, event_at = at["time_s"], at.get("event")
     sizes = [at.get(column) for column in _SIZES]
-    load_at, cache_at = at.get("load"), at.get("cache_bytes")
+    load_at, cache_at, evictable_at = (at.get(column) for column in ("load", "cache_bytes", "evictable_bytes"))
 
     def number(row: list[str], index: int | None) -> float | None:
         return None if index is None else _number(row[index], names[index])
@@ -110,8 +110,8 @@ def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sa
         physical, allocated, reserved = (number(row, index) for index in sizes)
         seen.missing += (physical, allocated, reserved).count(None) - absent
         event = "" if event_at is None else row[event_at].strip()
-        load, cache = number(row, load_at), number(row, cache_at)
-        return Sample(_time(row[time_at]), physical, allocated, reserved, None, load, cache, None, event)
+        load, cache, evictable = (number(row, index) for index in (load_at, cache_at, evictable_at))
+        return Sample(_time(row[time_at]), physical, allocated, reserved, None, load, cache, None, event, evictable)
 
     return make
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, LeakClass, LineSpec, Sample
+from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, CacheUse, LeakClass, LineSpec, Sample
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import FAST_CELLS, LeakSettings, Level
@@ -25,6 +25,10 @@ _ENDS: Final = {
 _STANDS: Final = ("", "restarted")
 """A leak that ended so was one. One that stopped was not, and one that ended with all of it given back was retention."""
 _RETAINED: Final = ("probed", "returned")
+_KEPT: Final = (
+    "what the cache holds while no request runs rises: blocks that are lost, or a prefix cache that keeps them; a column"
+    " evictable_bytes, what of it no request holds, would tell"
+)
 
 
 class WholeVerdict(NamedTuple):
@@ -43,14 +47,18 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     """The verdict about samples, times ascending. `seen` is what their reader noted; `capacity_bytes`, where it is known, is what
     the memory is full at."""
     watch = Watch(settings, (*LINES, ACCOUNTING))
+    cache = CacheUse()
     for sample in samples:
         watch.add(sample)
+        cache.add(sample)
     watch.close()
-    chosen = _choose(watch, settings, capacity_bytes)
-    notes = tuple(_notes(watch, seen, settings))
+    everything = [*watch.found(), *watch.past]
+    told = [each for each in everything if each.line is not ACCOUNTING or cache.tells_lost]
+    chosen = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in told])
+    notes = (*([_KEPT] if len(told) < len(everything) else []), *_notes(watch, seen, settings))
     if chosen is None:
-        untold = any(line.may_be_load for line in watch.lines.values())
-        verdict: Verdict = "none" if watch.judged and not untold else "not_enough_data"
+        with_load = any(line.may_be_load for line in watch.lines.values())
+        verdict: Verdict = "none" if watch.judged and not with_load else "not_enough_data"
         return WholeVerdict(verdict, None, None, None, None, None, (*_quiet(watch, settings), *notes))
     verdict, found = chosen
     standing = found.standing
@@ -77,22 +85,21 @@ def _full(watch: Watch, found: Found, capacity_bytes: float | None) -> tuple[flo
     return left / slope.value, text
 
 
-def _choose(watch: Watch, settings: LeakSettings, capacity_bytes: float | None) -> tuple[Verdict, Found] | None:
+def _level(found: Found, watch: Watch, settings: LeakSettings, capacity_bytes: float | None) -> Level:
+    full = _full(watch, found, capacity_bytes)
+    return level_with(found.standing, full[0] if full else None, settings)
+
+
+def _choose(everything: Sequence[tuple[Found, Level]]) -> tuple[Verdict, Found] | None:
     """The gravest of all that stood: a leak that goes on or was cut short, then what was given back, then a suspicion."""
-    current = watch.found()
-
-    def level(found: Found) -> Level:
-        full = _full(watch, found, capacity_bytes)
-        return level_with(found.standing, full[0] if full else None, settings)
-
-    leaks = [each for each in (*current, *watch.past) if level(each) == "leak" and each.how in _STANDS]
+    leaks = [each for each, level in everything if level == "leak" and each.how in _STANDS]
     if leaks:
         worst = max(leaks, key=lambda each: (not each.line.total, each.standing.slope.value))
         return _BY_CLASS.get(worst.leak_class, "leak"), worst
-    retained = [each for each in watch.past if each.how in _RETAINED]
+    retained = [each for each, _ in everything if each.how in _RETAINED]
     if retained:
         return "retention", retained[-1]
-    suspects = [each for each in (*current, *watch.past) if each.standing.level == "suspect" and each.how in ("", "restarted")]
+    suspects = [each for each, level in everything if level == "suspect" and each.how in _STANDS]
     return ("suspect", suspects[0]) if suspects else None
 
 
