@@ -109,7 +109,7 @@ def test_what_threads_wait_for_is_on_the_page_and_in_the_api(agent: Program) -> 
     assert engine.waits.gpu_sync is None, "no CUDA here: absent, not 0"
     assert engine.cuda is None
     states = {each.set: each.state for each in engine.coverage}
-    assert (states["locks"], states["sched"], states["cuda_memory"]) == ("on", "on", "off")
+    assert (states["locks"], states["sched"], states["cuda_memory"]) == ("on", "on", "none")
     assert engine.probe_overhead_ratio > 0
     page = get(f"{url}/metrics")[1].decode()
     for reason in ("lock", "gil"):
