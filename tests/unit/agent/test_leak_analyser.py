@@ -2,112 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any, Literal
-
 import numpy as np
 import pytest
 
-from aie_agent.analysers import leak_settings
-from aie_agent.analysis.findings import Limits, ProcessState, View
-from aie_agent.analysis.leaks.analyser import LeakAnalyser
-from aie_agent.analysis.leaks.settings import LeakSettings
-from aie_agent.config import LeaksSection
-from aie_agent.config_values import Duration
 from aie_agent.samples import Batch, Point
-from aie_agent.store import Store
-from aie_telemetry.api import Finding, Gpu, GpuProcess
 from aie_telemetry.catalogue import CATALOGUE, Kind
-
-SCALE = 60.0
-HOUR = 3600.0 / SCALE
-MB = 1e6
-GB = 1e9
-LEAK_S = 2.8 * MB  # a second of the test is a minute
-
-
-class World:
-    """An engine on a CPU or a GPU whose memory a test shapes, and an analyser that sees it once a second."""
-
-    def __init__(self, device: str = "cuda:0") -> None:
-        self.store = Store(max_series=1000, retention_s=300.0)
-        self.state: Literal["up", "down", "unknown"] = "up"
-        self.tgids = [100, 101]
-        self.gpus: tuple[Gpu, ...] = ()
-        self.device = device
-        self.now_s = 1_000_000.0
-        self.random = np.random.default_rng(0)
-        self.analyser = LeakAnalyser(LeakSettings().scaled(SCALE))
-        self.requests = 0.0
-        self.view = View(
-            store=self.store,
-            engines=["e"],
-            state=lambda _: self.state,
-            processes=lambda _: [ProcessState(tgid, "S", 0.0, 0.1) for tgid in self.tgids],
-            unanswered_since_s=lambda _: None,
-            limits=Limits(),
-            gpus=lambda: self.gpus,
-        )
-
-    def gauge(self, name: str, value: float | None, **labels: str) -> list[Point]:
-        tags = tuple(sorted({"engine": "e", **labels}.items()))
-        return [] if value is None else [Point(name, CATALOGUE[name].kind, tags, value)]
-
-    def tick(
-        self, physical: float | None = None, allocated: float | None = None, reserved: float | None = None, **more: float
-    ) -> None:
-        """A second passes. `more` are metrics of the engine without a device, after `aie_engine_`."""
-        self.now_s += 1.0
-        self.requests += 5.0
-        points = [
-            *self.gauge("aie_engine_memory_physical_bytes", physical, device=self.device),
-            *self.gauge("aie_engine_allocator_allocated_bytes", allocated, device=self.device),
-            *self.gauge("aie_engine_allocator_reserved_bytes", reserved, device=self.device),
-            *self.gauge("aie_engine_requests_total", self.requests, model="m", outcome="ok"),
-        ]
-        for name, value in {"requests_running": 3.0, "requests_waiting": 0.0, **more}.items():
-            points += self.gauge(f"aie_engine_{name}", value, model="m")
-        self.store.apply(Batch("scrape:e", self.now_s, points))
-        self.analyser.observe(self.view, self.now_s)
-
-    def run(self, hours: float, shape: Callable[[float], dict[str, float]]) -> None:
-        """So many scaled hours; `shape` gives what `tick` takes, of seconds since the beginning of this run."""
-        for second in range(int(hours * HOUR)):
-            self.tick(**shape(float(second)))
-
-    def noise(self, mb: float = 30.0) -> float:
-        return float(self.random.normal(0.0, mb * MB))
-
-    def found(self) -> list[Finding]:
-        return list(self.analyser.findings(self.now_s))
-
-    def only(self) -> Finding:
-        (finding,) = self.found()
-        return finding
-
-    def restart_agent(self) -> None:
-        """Its state goes through JSON, as through a file."""
-        state = json.loads(json.dumps(self.analyser.dump()))
-        self.analyser = LeakAnalyser(LeakSettings().scaled(SCALE))
-        self.analyser.restore(state, self.now_s)
-
-    def states(self) -> dict[str, float]:
-        points = [each for each in self.analyser.points(self.now_s) if each.name == "aie_leak_state"]
-        return {dict(each.tags)["line"]: each.value for each in points}
-
-
-def live_tensors(world: World, rate: float = LEAK_S) -> Callable[[float], dict[str, float]]:
-    def shape(second: float) -> dict[str, float]:
-        allocated = 10 * GB + rate * second
-        reserved = allocated + GB
-        return {"allocated": allocated, "reserved": reserved, "physical": reserved + 0.4 * GB + world.noise(5.0)}
-
-    return shape
-
-
-def flat(world: World) -> Callable[[float], dict[str, float]]:
-    return lambda second: {"physical": 12 * GB + world.noise(), "allocated": 8 * GB + world.noise(), "reserved": 9.5 * GB}
+from tests.fakes.leak_world import GB, HOUR, LEAK_S, MB, World, flat, gpu, live_tensors
 
 
 def test_a_leak_of_tensors() -> None:
@@ -363,16 +263,6 @@ class TestKvAccounting:
         assert world.found() == []
 
 
-def gpu(others: int | None, used: float) -> Gpu:
-    processes = (
-        GpuProcess(tgid=100, command="engine", engine="e", memory_bytes=int(9 * GB)),
-        GpuProcess(tgid=900, command="notebook", memory_bytes=others),
-    )
-    return Gpu(
-        index=0, uuid="u", pci_bus_id="0000:01:00.0", name="H100", up=True, memory_free_bytes=80 * GB - used, processes=processes
-    )
-
-
 def test_another_process_on_the_gpu() -> None:
     world = World()
 
@@ -392,94 +282,3 @@ def test_others_of_which_nothing_is_told() -> None:
     world.gpus = (gpu(None, 9 * GB),)
     world.run(2, lambda second: {"physical": 9 * GB})
     assert world.found() == []
-
-
-def test_memory_that_lasts_beyond_the_horizon_is_information() -> None:
-    """At 1.3 GB a day, 80 GB last for two months; 20 GB do not last for one."""
-    for free, severity in ((80 * GB, "info"), (20 * GB, "warning")):
-        world = World()
-        world.gpus = (gpu(0, 80 * GB - free),)
-        world.run(26, live_tensors(world, rate=0.9 * MB))
-        finding = world.only()
-        assert "full in" in finding.summary
-        assert (finding.severity, finding.confidence) == (severity, 0.95)
-
-
-def test_a_suspicion_is_a_warning_where_memory_is_full_soon() -> None:
-    for free, severity in ((80 * GB, "info"), (0.9 * GB, "warning")):
-        world = World()
-        world.gpus = (gpu(0, 80 * GB - free),)
-        world.run(2, live_tensors(world))
-        assert world.only().severity == severity
-
-
-def test_the_configuration() -> None:
-    assert leak_settings(LeaksSection()) == LeakSettings(), "the defaults are those of the analysis"
-    section = LeaksSection(time_scale=60.0, limit_mb_per_hour=60.0, warm_up=Duration(3600.0))
-    settings = leak_settings(section)
-    assert settings.warm_up_s == 60.0
-    assert settings.limit_bytes_per_s == pytest.approx(60 * MB / 3600 * 60)
-
-
-def test_an_engine_that_is_down_is_left_alone() -> None:
-    world = World()
-    world.run(5, live_tensors(world))
-    world.state = "down"
-    world.tgids = []
-    world.run(1, live_tensors(world))
-    assert world.found() == []
-
-
-def test_engines_are_forgotten_after_a_week() -> None:
-    world = World()
-    world.run(1, flat(world))
-    assert world.analyser.dump()["engines"]
-    world.state = "down"
-    world.now_s += 8 * 86_400.0
-    world.analyser.observe(world.view, world.now_s)
-    world.now_s += 1.0
-    world.analyser.observe(world.view, world.now_s)
-    assert "e" not in {name for name, each in world.analyser.dump()["engines"].items() if each["watches"]}
-
-
-def test_the_state_is_small() -> None:
-    world = World()
-    world.run(72, live_tensors(world))
-    assert len(json.dumps(world.analyser.dump())) < 60_000, "five lines of two days"
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {},
-        {"version": 1},
-        {"version": 2, "time_scale": SCALE, "engines": {}, "gpus": {}},
-        {"version": 1, "time_scale": 1.0, "engines": {}, "gpus": {}},
-        {"version": 1, "time_scale": SCALE, "engines": {"e": {}}, "gpus": {}},
-        {"version": 1, "time_scale": SCALE, "engines": {"e": {"identity": 5, "account": {}, "watches": {}}}, "gpus": {}},
-        {"version": 1, "time_scale": SCALE, "engines": [], "gpus": {}},
-    ],
-)
-def test_what_is_no_state(state: dict[str, Any]) -> None:
-    world = World()
-    with pytest.raises(ValueError, match="state"):
-        world.analyser.restore(state, 0.0)
-    world.run(0.1, flat(world))
-
-
-def test_a_line_of_a_state_that_was_tampered_with() -> None:
-    world = World()
-    world.run(14, live_tensors(world))
-    state = json.loads(json.dumps(world.analyser.dump()))
-    line = state["engines"]["e"]["watches"]["cuda:0"]["lines"]["allocated"]
-    for key, value in (
-        ("bins", [["x"]]),
-        ("bins", [[1, 2]]),
-        ("standing", ["doom"]),
-        ("fit", [float("nan")] * 6),
-        ("origin_s", None),
-    ):
-        broken = json.loads(json.dumps(state))
-        broken["engines"]["e"]["watches"]["cuda:0"]["lines"]["allocated"] = {**line, key: value}
-        with pytest.raises(ValueError):  # noqa: PT011  whatever is wrong with it
-            LeakAnalyser(LeakSettings().scaled(SCALE)).restore(broken, 0.0)

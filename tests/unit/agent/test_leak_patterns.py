@@ -1,4 +1,4 @@
-"""The fifteen patterns of memory over 72 hours: which are leaks, from when on, and that what is normal never is one."""
+"""The eighteen patterns of memory over 72 hours: which are leaks, from when on, and that what is normal never is one."""
 
 from __future__ import annotations
 
