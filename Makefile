@@ -57,7 +57,7 @@ bench-drift: setup-dev ## drift: false alarms and delays by simulation, and what
 bench-bpf: setup-dev ## what probes cost (as root), beside bpftrace; fails beyond 1 % of a step, 125 MiB, 3 ms
 	@$(BIN)/python bench/bpf_cost.py
 
-bench-leak: setup-dev ## leak detection on 1680 runs of 72 h, beside OLS, Mann-Kendall and predict_linear; fails on a false leak
+bench-leak: setup-dev ## leak detection on 2016 runs of 72 h, beside OLS, Mann-Kendall and predict_linear; fails on a false leak
 	@$(BIN)/python bench/leak_table.py
 
 healthy: setup-dev ## half an hour in which nothing is wrong: fails on any finding (MINUTES=30)
