@@ -257,6 +257,22 @@ def test_fewer_numbers_dropped_than_answers_came_are_no_nan(reference: Reference
     assert all(world.second(_lengths(number), [_dropped(1)]) == [] for number in range(30))
 
 
+@pytest.mark.parametrize("restarted", ["agent", "engine"])
+def test_a_restart_does_not_hide_nan(reference: Reference, restarted: str) -> None:
+    world = World(Assigned(reference))
+    world.requests(100)
+    if restarted == "agent":
+        state = msgspec.json.decode(msgspec.json.encode(world.analyser.dump()))
+        world.analyser, world.values = DriftAnalyser([Assigned(reference)]), RequestValues()
+        world.analyser.restore(state, world.now_s)
+    else:
+        world.engines = []
+        world.second({})
+        world.engines = ["e"]
+    found = [world.second(_lengths(0), [_dropped(15)]) for _ in range(3)]
+    assert _causes(found[-1]) == ["nan_logits"]
+
+
 def test_rare_answers_without_numbers_are_nan(reference: Reference) -> None:
     world = World(Assigned(reference))
     world.requests(100)
@@ -363,6 +379,8 @@ Change = Callable[[dict[str, Any]], object]
 DAMAGE: tuple[Change, ...] = (
     lambda state: state.update(streams=3),
     lambda state: state["streams"].append(7),
+    lambda state: state.update(told="e"),
+    lambda state: state.update(told=[1]),
     lambda state: state["streams"][0].update(engine=None),
     lambda state: state["streams"][0].update(revision=1),
     lambda state: state["streams"][0]["watches"].pop("entropy"),

@@ -23,6 +23,9 @@ from aie_telemetry.catalogue import Kind
 MOST_STREAMS: Final = 64
 """Engines and models that are told apart; the one that was silent longest makes room."""
 
+MOST_TOLD: Final = 256
+"""Engines of which it is kept that they told entropies."""
+
 SILENT_S: Final = 3600.0
 """Of traffic that ended so long ago nothing is said any more."""
 
@@ -58,6 +61,7 @@ class DriftAnalyser:
         self._streams: dict[_Key, EngineStream] = {}
         self._refused: dict[_Key, str] = {}
         self._nan: dict[str, NanSigns] = {}
+        self._told: set[str] = set()  # engines that told entropies: what was restarted and gives NaN since is to be known
         self._position = 0
         self._saved: dict[_Key, Mapping[str, Any]] = {}
 
@@ -70,7 +74,8 @@ class DriftAnalyser:
             stream = self._stream_of((each.engine, each.model), view, now_s)
             if stream is not None:
                 stream.take(each.statistic, each.values, each.lost, now_s)
-        self._nan = {engine: self._nan.get(engine) or NanSigns() for engine in view.engines}
+        self._told |= {engine for engine, statistic in came if statistic == "entropy" and len(self._told) < MOST_TOLD}
+        self._nan = {engine: self._nan.get(engine) or NanSigns(engine in self._told) for engine in view.engines}
         for engine, signs in self._nan.items():
             signs.observe(came[engine, "log_length"], came[engine, "entropy"], _counts_of(view, engine), now_s)
 
@@ -111,7 +116,7 @@ class DriftAnalyser:
             {"engine": engine, "model": model, **stream.dump()}
             for (engine, model), stream in sorted(self._streams.items(), key=itemgetter(0))
         ]
-        return {"streams": streams + list(self._saved.values())}
+        return {"streams": streams + list(self._saved.values()), "told": sorted(self._told)}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Raises ValueError for what `dump` did not give. A stream goes on once it is heard again, if its reference is the same."""
@@ -128,7 +133,10 @@ class DriftAnalyser:
             mapping(each, "watches")
             saved[key[0], key[1]] = each
             self._check(each, now_s)
-        self._saved = saved
+        told = state.get("told", [])
+        if not (isinstance(told, list) and all(isinstance(engine, str) for engine in told)):
+            raise ValueError("told: no list of names")
+        self._saved, self._told = saved, set(told[:MOST_TOLD])
 
     def _check(self, state: Mapping[str, Any], now_s: float) -> None:
         for assigned in self._references:

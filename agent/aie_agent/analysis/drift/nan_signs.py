@@ -2,8 +2,8 @@
 
 False alarms: none by chance. What drops numbers as invalid is counted for all hooks of an engine together, so that it counts only
 where the engine told entropies before, ten answers in a row have none, and as many numbers were dropped while those answers came:
-what is dropped at other times is of something else. A model that gives NaN from its first answer on is seen by a watched layer
-alone (and by the engine, which looks for NaN in the weights that it loads).
+what is dropped at other times is of something else. A model that gives NaN from the first answer on that is seen of it is told by
+a watched layer alone (and by the engine, which looks for NaN in the weights that it loads).
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ class _Window:
 class NanSigns:
     """Whether the model gives NaN. Hooks cannot send one: they drop it and count it, and send the answer's length all the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, had_entropies: bool = False) -> None:
+        """`had_entropies`: whether the engine told some before, when nothing was kept of it."""
         self.without = 0
         self.since_s: float | None = None
         self.dropped = 0.0
         self.in_layers = 0.0
-        self._had_entropies = False
+        self._had_entropies = had_entropies
         self._window = _Window()
         self._invalid: float | None = None
         self._first_s = 0.0
