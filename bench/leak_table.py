@@ -3,7 +3,8 @@
 python bench/leak_table.py [--runs 112] [--peers 4] [--workers N]
 
 Each pattern is drawn `--runs` times (112 times twelve normal patterns are 1344 runs without a leak); each line of memory goes
-sample by sample through the analysis that the agent and `aie-agent leak` use, with shipped defaults. Beside it, on `--peers` runs each:
+sample by sample through the analysis that the agent and `aie-agent leak` use, with shipped defaults. Beside it, on `--peers` runs
+each:
 
 * OLS: the slope of the last hour is above 0 by 2.6 standard errors (what a trend over a dashboard's window does); * Mann-Kendall
 over the last hour, at the same level; * Prometheus' `predict_linear` of six hours, that says that 24 GB (twice the base) are passed
