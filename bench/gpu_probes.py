@@ -17,7 +17,7 @@ from gpu_driver import LIBRARY, Driver
 from gpu_elf import Library
 from gpu_report import Context
 
-ROWS: Final[dict[str, tuple[str, ...]]] = {row.symbols[0]: row.symbols for row in CUDA_UPROBES if LIBRARY.startswith(row.library)}
+ROWS: Final[dict[str, tuple[str, ...]]] = {row.symbols[0]: row.symbols for row in CUDA_UPROBES if LIBRARY.startswith(row.soname)}
 """Each function of the driver that the agent probes, by its first name: all names at which its calls are seen. Asked for is the
 first, without the version at its end."""
 

@@ -14,13 +14,13 @@ LAUNCH_TEXT: Final = ("cuda.h", "cuda_launch")
 class Uprobe(NamedTuple):
     """A program at a function's entry, and one at its return where the result matters (each costs a trap).
 
-    `library` is the beginning of the file's name. `symbols` are the exported names of the same call: the base and its per-thread
+    `soname` is the beginning of the file's name. `symbols` are the exported names of the same call: the base and its per-thread
     default stream variants (`_ptsz`, `_ptds`); names that share an address are probed once. `since` is the CUDA version that
     brought it; a library without it is older, which is no fault.
     """
 
     set: str
-    library: str
+    soname: str
     symbols: tuple[str, ...]
     entry: str
     on_return: str | None

@@ -65,7 +65,7 @@ def _uprobes() -> Iterator[Sequence[str]]:
         symbols = ", ".join(f"`{symbol}`" for symbol in each.symbols)
         yield (
             f"`{each.set}`",
-            f"`{each.library}`",
+            f"`{each.soname}`",
             symbols,
             f"`{each.signature}`",
             "yes" if each.on_return else "-",

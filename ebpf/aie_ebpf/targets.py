@@ -68,8 +68,8 @@ def attach_points(
     cache = cache or ElfCache()
     points: dict[tuple[str, int, int, int], AttachPoint] = {}
     unseen: list[Unseen] = []
-    for library in dict.fromkeys(row.library for row in rows):
-        of_library = [row for row in rows if row.library == library]
+    for library in dict.fromkeys(row.soname for row in rows):
+        of_library = [row for row in rows if row.soname == library]
         holders, obstacles = _holders(files, library, of_library, proc, cache)
         newest = _newest(of_library, holders)
         for row in of_library:

@@ -38,7 +38,7 @@ class StandIn:
             _gcc(_source(name), *libraries, self.runtime, self.driver, f"-Wl,-rpath,{self.folder}", "-o", built, "-lpthread")
         return built
 
-    def library(self, name: str) -> Path:
+    def built(self, name: str) -> Path:
         """Builds tests/fakes/cuda/drivers/NAME.c as libNAME.so."""
         built = self.folder / f"lib{name}.so"
         self._library(built, _source(name), self.runtime, self.driver)

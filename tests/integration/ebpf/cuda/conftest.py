@@ -50,7 +50,7 @@ def probe(host: HostProbes, cuda_module: Module, closer: Closer, way: Way) -> It
             program: Program, *sets: str, from_start: bool = True, library: str = "lib", in_full: bool = False
         ) -> ProbedCuda:
             wanted = sets or ("cuda_memory", "cuda_sync", "cuda_copy")
-            rows = [row for row in CUDA_UPROBES if row.set in wanted and row.library.startswith(library)]
+            rows = [row for row in CUDA_UPROBES if row.set in wanted and row.soname.startswith(library)]
             probed = ProbedCuda(host, cuda_module, way, program.tgid, rows, from_start, in_full)
             # Programs end before their probes are detached, which is then quick.
             stack.callback(lambda: (probed.release(), closer.close(probed.probes)))

@@ -130,7 +130,7 @@ def test_who_called_the_runtime_is_who_asked(stand_in: StandIn, probe: ProbeCuda
 
 
 def test_the_calling_library_is_told_from_the_program(stand_in: StandIn, probe: ProbeCuda) -> None:
-    with stand_in.start("plugged", libraries=(stand_in.library("plugin"),)) as program:
+    with stand_in.start("plugged", libraries=(stand_in.built("plugin"),)) as program:
         probed = probe(program, "cuda_memory")
         program.step()
         amounts = {(row.module, row.outstanding_bytes) for row in probed.read().allocations}
@@ -138,7 +138,7 @@ def test_the_calling_library_is_told_from_the_program(stand_in: StandIn, probe: 
 
 
 def test_without_probes_on_the_runtime_it_is_the_runtime_that_asks(stand_in: StandIn, probe: ProbeCuda) -> None:
-    with stand_in.start("plugged", libraries=(stand_in.library("plugin"),)) as program:
+    with stand_in.start("plugged", libraries=(stand_in.built("plugin"),)) as program:
         probed = probe(program, "cuda_memory", library="libcuda.so")
         program.step()
         by_module = {row.module: row.outstanding_bytes for row in probed.read().allocations if row.size_class_bytes > 128}

@@ -23,7 +23,7 @@ def test_every_name_is_there_and_fires(stand_in: StandIn, probe: ProbeCuda) -> N
     with stand_in.start("opener", str(real_runtime())) as program:
         probed = probe(program, "cuda_memory", library="libcudart", in_full=True)
         assert probed.unseen == []
-        (row,) = (row for row in CUDA_UPROBES if row.library == "libcudart")
+        (row,) = (row for row in CUDA_UPROBES if row.soname == "libcudart")
         assert probed.symbols == set(row.symbols)
         program.step()
         # There is no driver, so each call fails; that it was made is seen.
