@@ -27,6 +27,8 @@ _DAY_SLOWED: Final = 0.5
 """Increments below this share of those of the same hours a day before: a curve that flattens over days."""
 DAY_STOPS: Final = 0.4
 """The same for what is a leak already, so that it does not come and go."""
+_DAY_AND_HALF: Final = Tier("9 floors of 4 h", bins=8, blocks=9, flats=0, level="leak")
+"""Over which a curve that flattens is seen before two days are known."""
 _SAME_AGAIN: Final = 0.1
 """Of a rise: a floor that is above an older one by less is the same level again."""
 _LESS_LOAD: Final = 0.75
@@ -93,9 +95,6 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, do
     if may_be_load(_block_loads(window, tier.bins), risen, doubt.bytes_per_load):
         return WITH_LOAD
     return Rise(tier.name, slope, window[0], window[-1], floors[0].size_bytes, floors[-1].size_bytes, share)
-
-
-_DAY_AND_HALF: Final = Tier("9 floors of 4 h", bins=8, blocks=9, flats=0, level="leak")
 
 
 def flattens(bins: Sequence[Bin], by: Adjust, tier: Tier, below: float) -> bool:
