@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from aie_agent.analysis import gpu_problems
+from aie_agent.analysis.causes import OF_SUBJECTS
+from aie_agent.analysis.gpu_causes.lost import XID_FAMILIES
 from aie_agent.analysis.links import BUSY_FOR_S, BUSY_RATIO
 from aie_agent.sources.nvml.memory import PAGE_BYTES
 from aie_agent.sources.nvml.process_join import GONE_AFTER_S, STRANGER_STUCK_AFTER_S, STUCK_AFTER_S
@@ -50,6 +52,14 @@ def test_numbers_that_the_document_names_are_those_of_the_code() -> None:
 
 
 def test_the_document_names_every_cause_that_a_fault_can_have() -> None:
+    """Faults, which the API tells with a GPU, and causes that are found besides."""
     named = set(re.findall(r"^\| `(gpu_\w+)` \|", TEXT, re.MULTILINE))
-    assert named == {rule.cause for rule in gpu_problems._RULES} | {"gpu_pid_namespace"}
-    assert named == set(re.findall(r"gpu_[a-z_]+", str(GpuFault.__doc__)))
+    faults = {rule.cause for rule in gpu_problems._RULES} | {"gpu_pid_namespace"}
+    assert faults == set(re.findall(r"gpu_[a-z_]+", str(GpuFault.__doc__)))
+    assert faults <= named
+    besides = {name for cause in named - faults for name in _spelled_out(cause)}
+    assert besides <= OF_SUBJECTS
+
+
+def _spelled_out(cause: str) -> list[str]:
+    return [cause.replace("FAMILY", family) for family in XID_FAMILIES] if "FAMILY" in cause else [cause]
