@@ -34,25 +34,34 @@ THREADS = 20
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def engine_page() -> bytes:
-    """A page with every family of `aie_engine_*` filled."""
-    registry = Registry()
-    for name, metric in CATALOGUE.items():
-        if name.startswith("aie_engine_"):
-            values = [f"{label}-value" for label in metric.labels]
-            if metric.kind is Kind.HISTOGRAM:
-                registry.distribution(name, *values).observe(0.05, 1000)
-            else:
-                registry.value(name, *values).add(12.5)
-    return registry.render().encode()
+class EnginePage:
+    """A page with every family of `aie_engine_*` filled, whose counters rise at each look: an engine that stands still would be
+    reported as hung, and its stacks be read."""
+
+    def __init__(self) -> None:
+        self._registry = Registry()
+        self._is_first = True
+
+    def render(self) -> bytes:
+        """The page as it is now."""
+        for name, metric in CATALOGUE.items():
+            if name.startswith("aie_engine_"):
+                values = [f"{label}-value" for label in metric.labels]
+                if metric.kind is Kind.HISTOGRAM:
+                    self._registry.distribution(name, *values).observe(0.05, 1000)
+                elif metric.kind is Kind.COUNTER or self._is_first:
+                    self._registry.value(name, *values).add(12.5)
+        self._is_first = False
+        return self._registry.render().encode()
 
 
 @contextlib.contextmanager
-def page_server(body: bytes) -> Iterator[str]:
-    """Serves `body` as an engine would its page."""
+def page_server(page: EnginePage) -> Iterator[str]:
+    """Serves the page as an engine would."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            body = page.render()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
@@ -143,7 +152,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        page_url = stack.enter_context(page_server(engine_page()))
+        page_url = stack.enter_context(page_server(EnginePage()))
         pid, url, socket_path = stack.enter_context(agent(page_url, directory))
         children = announce(socket_path, arguments.processes)
         time.sleep(10)
