@@ -8,7 +8,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from aie_agent.simulate.build import CURRENT_DRIVER, SONAME, BuildError, library
+from aie_agent.simulate.build import CURRENT_DRIVER, SONAME, BuildError, stand_in
 from aie_agent.simulate.controller import (
     COMPUTE,
     FOLLOWS_LOAD,
@@ -58,7 +58,7 @@ def install(gpus: int = 8, profile: str = "H100", *, state_file: Path | None = N
         RuntimeError: this process has loaded another ``libnvidia-ml.so.1`` already.
         ValueError: not 1 to 16 GPUs, or an unknown profile.
     """
-    path = library(driver)
+    path = stand_in(driver)
     loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     # A library is known by its SONAME: the first of that name in the process is the one that everybody gets.
     if _address_of_attach(ctypes.CDLL(SONAME)) != _address_of_attach(loaded):
@@ -84,7 +84,7 @@ def environment(state_file: Path, driver: int = CURRENT_DRIVER) -> dict[str, str
     Raises:
         BuildError: the stand-in could not be compiled.
     """
-    directories = [str(library(driver).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    directories = [str(stand_in(driver).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {"LD_LIBRARY_PATH": ":".join(directories), STATE_VARIABLE: str(state_file)}
 
 

@@ -73,7 +73,7 @@ def compile_library(target: Path, driver: int = CURRENT_DRIVER, extra: tuple[str
         raise BuildError(f"simulated GPUs: the C compiler refused the stand-in: {first}")
 
 
-def library(driver: int = CURRENT_DRIVER) -> Path:
+def stand_in(driver: int = CURRENT_DRIVER) -> Path:
     """The compiled stand-in as a driver of this branch exports it; compiled now if it was not before.
 
     Returns:

@@ -87,7 +87,7 @@ def test_it_builds_and_runs_under_the_address_sanitizer(tmp_path: Path) -> None:
     code = f"""
 import sys, pathlib, pytest
 import aie_agent.simulate
-setattr(aie_agent.simulate, "library", lambda driver: pathlib.Path({str(library)!r}))
+aie_agent.simulate.stand_in = (lambda driver: pathlib.Path({str(library)!r}))
 sys.exit(pytest.main([{str(Path(__file__).with_name("test_stand_in_calls.py"))!r}, "-x", "-p", "no:cacheprovider"]))
 """
     environment = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}

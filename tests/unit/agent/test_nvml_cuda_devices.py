@@ -98,7 +98,7 @@ def test_device_files_of_a_process(tmp_path: Path) -> None:
     procfs = Procfs(proc.root)
     assert read_device_files(procfs, 300) is None
     for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1", "null"):
-        proc.write(f"200/root/dev/{name}", "")
+        proc.write("/".join(("200", "root", "dev", name)), "")
     assert read_device_files(procfs, 200) == files(0, 12)
     (proc.root / "300/fd").mkdir(parents=True)
     for number, target in enumerate(("/dev/nvidiactl", "/dev/nvidia3", "/dev/nvidia3", "socket:[1]", "/home/nvidia9")):

@@ -105,7 +105,7 @@ def test_the_device_is_what_the_process_calls_it(world: World) -> None:
 def test_in_a_container_the_device_is_what_its_device_files_make_it(world: World) -> None:
     """Kubernetes gave it the second GPU, and its image says NVIDIA_VISIBLE_DEVICES=all: it calls that cuda0."""
     world.process(101, parent=100, environ="NVIDIA_VISIBLE_DEVICES=all\0", cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")
-    world.proc.write("101/root/dev/nvidia1", "")
+    world.proc.write("/".join(("101", "root", "dev", "nvidia1")), "")
     world.look(1.0, [], [context(101, 5 * GIB)])
     assert world.value("aie_engine_memory_physical_bytes", engine="vllm", device="cuda0") == 5 * GIB
     assert world.joiner.engine_note("vllm") is None

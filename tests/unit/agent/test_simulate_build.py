@@ -23,16 +23,16 @@ def fixture_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_compiled_once(cache: Path) -> None:
-    first = build.library()
+    first = build.stand_in()
     before = first.stat().st_mtime_ns
-    assert build.library() == first
+    assert build.stand_in() == first
     assert first.stat().st_mtime_ns == before
     assert first.is_relative_to(cache)
     assert first.name == "libnvidia-ml.so.1"
 
 
 def test_several_processes_may_build_at_once(cache: Path) -> None:
-    command = [sys.executable, "-c", "from aie_agent.simulate import build; print(build.library())"]
+    command = [sys.executable, "-c", "from aie_agent.simulate import build; print(build.stand_in())"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     paths = {process.communicate()[0].strip() for process in running}
     assert [process.returncode for process in running] == [0, 0, 0]
@@ -45,7 +45,7 @@ def test_no_compiler_is_one_line_that_says_what_to_do(cache: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(cache))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(build.BuildError, match=r"need a C compiler.*install gcc or clang, or set CC"):
-        build.library()
+        build.stand_in()
 
 
 def test_a_compiler_that_refuses_is_quoted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_compiler_that_refuses_is_quoted(cache: Path, monkeypatch: pytest.Monk
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CC", str(compiler))
     with pytest.raises(build.BuildError, match="error: I refuse") as raised:
-        build.library()
+        build.stand_in()
     assert "\n" not in str(raised.value)
     leftovers = [path for path in (cache / "aie" / "simulated-gpus").rglob("*") if path.is_file()]
     assert leftovers == []
@@ -65,4 +65,4 @@ def test_a_cache_that_cannot_be_made_says_so(cache: Path, monkeypatch: pytest.Mo
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     with pytest.raises(build.BuildError, match="cannot be written: Not a directory; set XDG_CACHE_HOME"):
-        build.library()
+        build.stand_in()

@@ -12,7 +12,7 @@ import pynvml as nvml
 import pytest
 
 from aie_agent.simulate import build, layout
-from aie_agent.sources.nvml.library import is_loaded
+from aie_agent.sources.nvml.shared_object import is_loaded
 from tests.fakes.stand_in import needs_compiler
 
 pytestmark = needs_compiler
@@ -114,7 +114,7 @@ def test_the_lists_fit_into_the_state_file() -> None:
 @pytest.mark.parametrize("driver", [418, 470, 535, 580])
 def test_a_driver_exports_its_symbols_and_no_others(driver: int) -> None:
     was_loaded = is_loaded()
-    library = ctypes.CDLL(str(build.library(driver)), mode=ctypes.RTLD_LOCAL)
+    library = ctypes.CDLL(str(build.stand_in(driver)), mode=ctypes.RTLD_LOCAL)
     try:
         exported = {function.name for function in layout.FUNCTIONS if hasattr(library, function.name)}
         assert exported == {function.name for function in layout.FUNCTIONS if function.since <= driver}
@@ -126,7 +126,7 @@ def test_a_driver_exports_its_symbols_and_no_others(driver: int) -> None:
 
 
 def test_it_is_named_as_the_drivers_library_is() -> None:
-    dump = subprocess.run(["readelf", "-d", str(build.library())], capture_output=True, text=True, check=True).stdout
+    dump = subprocess.run(["readelf", "-d", str(build.stand_in())], capture_output=True, text=True, check=True).stdout
     assert "SONAME" in dump
     assert f"[{build.SONAME}]" in dump
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from aie_agent.sources.procfs import Procfs
 
 _FILE: Final = re.compile(r"nvidia(\d{1,4})")
+_OWN_DEV: Final = ("root", "dev")  # below /proc/PID: the device files that the process itself sees
 _MAX_OPEN: Final = 4096
 
 
@@ -25,7 +26,7 @@ def read_device_files(procfs: Procfs, tgid: int) -> DeviceFiles | None:
     A directory, and where that has none a link for each open file, of which no more than 4096 are read.
     """
     try:
-        there = _minors(procfs.names(f"{tgid}/root/dev"))
+        there = _minors(procfs.names("/".join((str(tgid), *_OWN_DEV))))
         if there:
             return DeviceFiles(there)
         opened = procfs.names(f"{tgid}/fd")[:_MAX_OPEN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from aie_agent.sources.nvml import library
+from aie_agent.sources.nvml import shared_object
 
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 _NVIDIA: Final = "0x10de"
@@ -15,7 +15,7 @@ _SIGNS: Final = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia"))
 
 def is_expected(pci_devices: Path = _PCI_DEVICES) -> bool:
     """Whether a GPU of NVIDIA is on the bus, or a driver or its library is there."""
-    return any(path.exists() for path in _SIGNS) or _on_bus(pci_devices) or library.is_installed()
+    return any(path.exists() for path in _SIGNS) or _on_bus(pci_devices) or shared_object.is_installed()
 
 
 def _on_bus(devices: Path) -> bool:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from aie_agent.sources.nvml import library
+from aie_agent.sources.nvml import shared_object
 from aie_agent.sources.nvml.devices import simulated
 from aie_agent.sources.nvml.door import Absent, Door
 from aie_agent.sources.nvml.gpu import GpuReader, Options
@@ -78,7 +78,7 @@ class Session:
                 raise SessionError(_NO_BINDING) from error
         door = self.door
         door.session_over = None
-        was_loaded = library.is_loaded()
+        was_loaded = shared_object.is_loaded()
         started = door.query("nvmlInit", None)
         if isinstance(started, Absent):
             reason = _REASONS.get(started.reason, f"NVML does not start: {started.reason}")
@@ -118,7 +118,7 @@ class Session:
 
     def _unload(self) -> None:
         if self.door is not None:
-            library.unload(self.door.nvml)
+            shared_object.unload(self.door.nvml)
 
 
 def _import() -> Any:
