@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +66,14 @@ class Observed(NamedTuple):
     def total(self, reason: str) -> float:
         """Thread-seconds of one reason."""
         return sum(getattr(use.waits, reason) for use in self.uses)
+
+    def waited_by_address(self) -> dict[int, dict[str, float]]:
+        """Thread-seconds at each address, by what the wait was taken for at the reading."""
+        waited: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for use in self.uses:
+            for lock in use.locks:
+                waited[lock.address][lock.kind] += lock.wait_s
+        return waited
 
 
 @pytest.fixture

@@ -55,9 +55,11 @@ def test_threads_that_fight_for_a_lock(observe: Observe) -> None:
     """Of four threads three wait, for the whole time."""
     seen = observe("lock")
     assert seen.total("lock") == pytest.approx(3 * SECONDS, rel=0.25)
-    worst = max((lock for use in seen.uses for lock in use.locks), key=lambda lock: lock.wait_s)
-    assert worst.kind == LOCK
-    assert max(lock.waiters for use in seen.uses for lock in use.locks if lock.address == worst.address) == 3
+    waited = seen.waited_by_address()
+    worst = max(waited, key=lambda address: sum(waited[address].values()))
+    # The first reading may not have seen two hand-offs yet, and where the host stands still it is long.
+    assert waited[worst][LOCK] > 0.75 * sum(waited[worst].values())
+    assert max(lock.waiters for use in seen.uses for lock in use.locks if lock.address == worst) == 3
     assert seen.total("gil") < 0.2 * seen.total("lock")
 
 
