@@ -72,7 +72,9 @@ mounted() { # type, directory
 
 packages python3-venv python3-bpfcc bpftrace gcc libc6-dev # the last two: simulated GPUs are compiled
 kernel_headers
-one_program prometheus usr/bin/promtool promtool            # checks our metrics page
+one_program prometheus usr/bin/promtool promtool            # checks our metrics page and alert rules
+one_program prometheus usr/bin/prometheus prometheus        # scrapes the agent in tests and in `make stack`
+one_program prometheus-alertmanager usr/bin/prometheus-alertmanager alertmanager # gets the alerts there
 one_program bpfcc-tools usr/sbin/memleak-bpfcc memleak-bpfcc # beside it, outstanding memory must be the same
 mounted tracefs /sys/kernel/tracing
 mounted debugfs /sys/kernel/debug
