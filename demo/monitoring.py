@@ -1,4 +1,4 @@
-"""Debian's Prometheus and Alertmanager, as they are, unprivileged and in a directory of their own: for `make stack` and for tests."""
+"""Debian's Prometheus and Alertmanager as they are, unprivileged, in a directory of their own: for `make stack` and for tests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Prometheus(Server):
     """A Prometheus that runs."""
 
     def query(self, promql: str) -> list[dict[str, Any]]:
-        """The result of an instant query: each with `metric`, its labels, and `value`, a time and a text. Raises MonitoringError."""
+        """The result of an instant query: each has `metric`, its labels, and `value`, a time and a text. Raises MonitoringError."""
         result: list[dict[str, Any]] = self.get("/api/v1/query", query=promql)["data"]["result"]
         return result
 
@@ -81,8 +81,8 @@ class Alertmanager(Server):
     """An Alertmanager that runs."""
 
     def alerts(self, *, active: bool = True) -> list[dict[str, Any]]:
-        """What has reached it, each with `labels`, `annotations`, `startsAt` and `status`; with `active` only what is neither silenced,
-        inhibited nor over. Raises MonitoringError."""
+        """What has reached it, each with `labels`, `annotations`, `startsAt` and `status`; with `active` only what is neither
+        silenced, inhibited nor over. Raises MonitoringError."""
         states = {"silenced": "false", "inhibited": "false"} if active else {}
         alerts: list[dict[str, Any]] = self.get("/api/v2/alerts", **states)
         return alerts

@@ -64,6 +64,17 @@ one_program() { # package, its file, name
     say "$3: $PRIVATE/bin/$3"
 }
 
+its_files() { # package, a directory of it that the program cannot do without
+    [ -d "/$2" ] && return 0
+    package_lists
+    scratch=$(mktemp -d)
+    (cd "$scratch" && apt-get -o APT::Sandbox::User=root download -qq "$1" && dpkg-deb -x "$1"_*.deb tree)
+    mkdir -p "/${2%/*}"
+    cp -r "$scratch/tree/$2" "/$2"
+    rm -rf "$scratch"
+    say "$1: /$2"
+}
+
 mounted() { # type, directory
     [ -d "$2" ] || { say "$2 does not exist: this kernel has no $1"; return 0; }
     grep -q " $2 $1 " /proc/mounts && return 0
@@ -73,8 +84,10 @@ mounted() { # type, directory
 packages python3-venv python3-bpfcc bpftrace gcc libc6-dev # the last two: simulated GPUs are compiled
 kernel_headers
 one_program prometheus usr/bin/promtool promtool            # checks our metrics page and alert rules
-one_program prometheus usr/bin/prometheus prometheus        # scrapes the agent in tests and in `make stack`
+one_program prometheus usr/bin/prometheus prometheus        # scrapes the agent in tests and in make stack
 one_program prometheus-alertmanager usr/bin/prometheus-alertmanager alertmanager # gets the alerts there
+one_program prometheus-alertmanager usr/bin/amtool amtool   # checks its configuration
+its_files prometheus-alertmanager usr/share/prometheus/alertmanager # templates, which it looks for only there
 one_program bpfcc-tools usr/sbin/memleak-bpfcc memleak-bpfcc # beside it, outstanding memory must be the same
 mounted tracefs /sys/kernel/tracing
 mounted debugfs /sys/kernel/debug
