@@ -22,15 +22,20 @@ _CODE_BYTES: Final = 8
 
 @dataclass(slots=True)
 class Attached:
-    """What a set holds of a process. Once it is released, nothing more is attached for it."""
+    """What a set holds of a process. Once it is released, nothing more is attached for it. `shared` gives back what is no probe of
+    this process alone."""
 
     probes: list[Probe] = field(default_factory=list)
+    shared: list[Callable[[], None]] = field(default_factory=list)
     points: set[AttachPoint] = field(default_factory=set)
     released: bool = False
 
     def release(self) -> list[Probe]:
         """Ends it. Returns the probes, which the caller detaches."""
         self.released = True
+        shared, self.shared = self.shared, []
+        for give_back in shared:
+            give_back()
         probes, self.probes = self.probes, []
         self.points.clear()
         return probes

@@ -40,11 +40,13 @@ class Watch(_Message, frozen=True, tag=True):
 
 
 class OpenWindow(_Message, frozen=True, tag=True):
-    """Attach a set that is not on by default to an engine's processes, and detach it after `seconds`."""
+    """Attach a set that is not on by default to an engine's processes, and detach it after `seconds`. `locks` are the futexes
+    (tgid, address) that lock_stacks is to look at; all where there are none."""
 
     set: str
     engine: str
     seconds: float
+    locks: tuple[tuple[int, int], ...] = ()
 
 
 class Histogram(_Message, frozen=True):
@@ -186,6 +188,20 @@ class Xid(_Message, frozen=True):
     text: str
 
 
+class LockStack(_Message, frozen=True):
+    """A thread of an engine about to wait at a futex: its registers (`registers` by their DWARF numbers), and as much of its stack
+    from `sp` on as was copied. Nothing of it is interpreted yet."""
+
+    engine: str
+    tgid: int
+    tid: int
+    address: int
+    pc: int
+    sp: int
+    registers: dict[int, int]
+    stack: bytes
+
+
 class Cost(_Message, frozen=True):
     """What one set took from one engine since the report before: how often its programs ran there, and how long that took by the
     calibrated cost of a hit. `ratio` is the average share of one CPU over the last 60 s."""
@@ -254,6 +270,7 @@ class Report(_Message, frozen=True, tag=True):
     oom_kills: tuple[OomKill, ...] = ()
     xids: tuple[Xid, ...] = ()
     costs: tuple[Cost, ...] = ()
+    lock_stacks: tuple[LockStack, ...] = ()
     coverage: tuple[Coverage, ...] | None = None
     lost: dict[str, int] = {}
     resident_bytes: int = 0

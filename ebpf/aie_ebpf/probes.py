@@ -84,6 +84,10 @@ SETS: Final[tuple[ProbeSet, ...]] = (
     ProbeSet("gc", "gc", When.WINDOW,
              sees="collections of CPython's garbage collector and how long they take",
              blind="interpreters built without USDT (--with-dtrace), such as most that are built by hand"),
+    ProbeSet("lock_stacks", "lock_stacks", When.WINDOW,
+             sees="which native code waits at a futex: registers and the top 4 KiB of the stack, a few of each thread",
+             blind="kernels older than 5.15 or without BTF; locks that spin; frames beyond the copy; a wait that began before the "
+                   "window; waits for the GIL (Python's own stacks have them)"),
 )  # fmt: skip
 
 TRACEPOINTS: Final[tuple[Tracepoint, ...]] = (
@@ -94,6 +98,7 @@ TRACEPOINTS: Final[tuple[Tracepoint, ...]] = (
     Tracepoint("block_io", "block:block_rq_issue", "tracepoint__block__block_rq_issue"),
     Tracepoint("block_io", "block:block_rq_complete", "tracepoint__block__block_rq_complete"),
     Tracepoint("oom", "oom:mark_victim", "mark_victim"),
+    Tracepoint("lock_stacks", "syscalls:sys_enter_futex", "tracepoint__syscalls__sys_enter_futex"),
     Tracepoint("xid", "nvidia:nvidia_dev_xid", "nvidia_dev_xid", optional=True),
 )
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
-from aie_ebpf import attaching
+from aie_ebpf import attaching, lock_stacks
 from aie_ebpf.attaching import Attached, Noted
 from aie_ebpf.budget import Mix, mix_of
 from aie_ebpf.compilation import Compilation
@@ -17,8 +17,9 @@ from aie_ebpf.cuda_libraries import CudaLibraries, cuda_libraries
 from aie_ebpf.cuda_probes import CUDA_TEXT, LAUNCH_TEXT
 from aie_ebpf.door import Bcc, BpfError, Module
 from aie_ebpf.elf_cache import ElfCache
+from aie_ebpf.lock_stacks import LockStacks
 from aie_ebpf.mappings import GONE, AddressSpace, address_space
-from aie_ebpf.messages import Coverage, Cuda, Histogram, SetState, Target
+from aie_ebpf.messages import Coverage, Cuda, Histogram, LockStack, SetState, Target
 from aie_ebpf.probes import SETS, UPROBES, When
 from aie_ebpf.readers.cuda import CudaReader
 from aie_ebpf.readers.gc import GcReader
@@ -27,6 +28,9 @@ from aie_ebpf.readers.lost import LostReader
 from aie_ebpf.targets import AttachPoint, attach_points
 from aie_ebpf.uprobe_links import Way
 from aie_ebpf.usdt import gc_points
+
+LOCK_STACKS: Final = "lock_stacks"
+"""No uprobes, but compiled and attached as they are: when it is asked for, to processes."""
 
 UPROBE_SETS: Final = tuple(each.name for each in SETS if each.when is not When.ALWAYS)
 _BASE: Final = ("common.h", "watched.h", "watched_there.h")
@@ -43,8 +47,9 @@ _GROUPS: Final = (
     _Group(("cuda_memory", "cuda_sync", "cuda_copy"), CUDA_TEXT),
     _Group(("cuda_launch",), LAUNCH_TEXT),
     _Group(("gc",), ("gc",)),
+    _Group((LOCK_STACKS,), ("lock_stacks",)),
 )
-_CUDA, _LAUNCHES, _GC = _GROUPS
+_CUDA, _LAUNCHES, _GC, _STACKS = _GROUPS
 
 
 class UprobeSets:
@@ -63,6 +68,7 @@ class UprobeSets:
         self._cuda: CudaReader | None = None
         self._launches: LaunchReader | None = None
         self._gc: GcReader | None = None
+        self._stacks: LockStacks | None = None
         self._lost: list[LostReader] = []
         self._spaces: dict[int, AddressSpace] = {}
         self._earlier: dict[tuple[int, str], str] = {}
@@ -80,6 +86,9 @@ class UprobeSets:
 
     def outlook(self, name: str, target: Target, libraries: CudaLibraries) -> Coverage:
         """What a window of this set would see of a process; attaches nothing."""
+        if name == LOCK_STACKS:
+            coverage = self._plan_stacks(target)
+            return coverage if coverage.state == "off" else msgspec.structs.replace(coverage, state="window")
         points, coverage = self._plan(name, target, libraries)
         return msgspec.structs.replace(coverage, state="window") if points else coverage
 
@@ -109,12 +118,27 @@ class UprobeSets:
             coverage = msgspec.structs.replace(coverage, state="part", missing=(*coverage.missing, *errors))
         return msgspec.structs.replace(coverage, probes=attaching.count_of(attached.points))
 
+    def attach_stacks(
+        self, target: Target, locks: Collection[tuple[int, int]], attached: Attached
+    ) -> Generator[None, None, Coverage]:
+        """Begins to look at the stacks of a process's threads that wait: at these locks (tgid, address), or at all. As `attach`."""
+        coverage = self._plan_stacks(target)
+        if coverage.state == "off":
+            return coverage
+        try:
+            yield from self._module(LOCK_STACKS)
+            if self._stacks is not None and not attached.released:
+                attached.shared.append(self._stacks.begin(target, locks))
+        except BpfError as error:
+            return msgspec.structs.replace(coverage, state="off", reason=lock_stacks.explained(error))
+        return msgspec.structs.replace(coverage, probes=1)
+
     def forget(self, tgid: int) -> None:
         """A process ended or is released: what maps hold of it is dropped."""
         self._spaces.pop(tgid, None)
         for key in [key for key in self._earlier if key[0] == tgid]:
             del self._earlier[key]
-        for reader in (self._cuda, self._launches, self._gc):
+        for reader in (self._cuda, self._launches, self._gc, self._stacks):
             if reader is not None:
                 reader.forget(tgid)
 
@@ -134,6 +158,10 @@ class UprobeSets:
     def read_gc(self) -> dict[int, Histogram]:
         """Collections of Python's garbage collector. Raises BpfError."""
         return self._gc.read() if self._gc is not None else {}
+
+    def read_lock_stacks(self) -> tuple[LockStack, ...]:
+        """Stacks of threads that began to wait since the reading before."""
+        return self._stacks.read() if self._stacks is not None else ()
 
     def read_lost(self) -> Iterable[dict[str, int]]:
         """What could not be noted, by module. Raises BpfError."""
@@ -181,6 +209,12 @@ class UprobeSets:
         state = "part" if missing else "on"
         return points, Coverage(engine=target.engine, tgid=target.tgid, set=name, state=state, missing=missing, notes=notes)
 
+    def _plan_stacks(self, target: Target) -> Coverage:
+        """Whether this kernel can do it; the process does not matter."""
+        reason = self._refusal(LOCK_STACKS) or lock_stacks.refusal()
+        coverage = Coverage(engine=target.engine, tgid=target.tgid, set=LOCK_STACKS, state="on")
+        return msgspec.structs.replace(coverage, state="off", reason=reason) if reason else coverage
+
     def _noter(self, name: str) -> Callable[[Noted], None]:
         def note(noted: Noted) -> None:
             self._kinds[name][noted[:3]] = noted.kind
@@ -213,8 +247,10 @@ class UprobeSets:
             self._cuda = CudaReader(module)
         elif group is _LAUNCHES:
             self._launches = LaunchReader(module)
-        else:
+        elif group is _GC:
             self._gc = GcReader(module)
+        else:
+            self._stacks = LockStacks(module)
         self._lost.append(LostReader(module))
 
 

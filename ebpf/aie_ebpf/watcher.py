@@ -185,6 +185,7 @@ class Watcher:
             block_io=self._host.read_block_io(),
             oom_kills=self._host.read_oom_kills(),
             xids=self._host.read_xids(),
+            lock_stacks=self._uprobes.read_lock_stacks(),
             lost=dict(lost),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Final
@@ -11,7 +11,7 @@ from aie_ebpf.attaching import Attached
 from aie_ebpf.closer import Closer
 from aie_ebpf.messages import Coverage, OpenWindow, Target, WindowClosed
 from aie_ebpf.probes import SETS, When
-from aie_ebpf.uprobe_sets import UprobeSets
+from aie_ebpf.uprobe_sets import LOCK_STACKS, UprobeSets
 
 LONGEST_S: Final = 120.0
 _SETS: Final = tuple(each.name for each in SETS if each.when is When.WINDOW)
@@ -61,11 +61,11 @@ class Windows:
         window = self._open[key] = _Window(self._clock())
         for each in targets:
             attached = window.attached[each.tgid] = Attached()
-            steps = self._uprobes.attach(asked.set, each, self._uprobes.libraries(each.tgid), attached)
+            steps = self._steps(asked, each, attached)
             window.coverage[each.tgid] = yield from steps
             if window.is_closing:  # it took too much already
                 return
-        if any(each.probes for each in window.attached.values()):
+        if any(each.probes or each.shared for each in window.attached.values()):
             window.opened_s = self._clock()
             window.closes_s = window.opened_s + asked.seconds
         else:
@@ -115,6 +115,11 @@ class Windows:
                 del self._open[key]
                 closed.append(_closed(key, now_s - window.opened_s, window.hits, window.stolen_s))
         return closed
+
+    def _steps(self, asked: OpenWindow, target: Target, attached: Attached) -> Generator[None, None, Coverage]:
+        if asked.set == LOCK_STACKS:
+            return self._uprobes.attach_stacks(target, asked.locks, attached)
+        return self._uprobes.attach(asked.set, target, self._uprobes.libraries(target.tgid), attached)
 
     def _detach(self, window: _Window) -> None:
         # Of no probes at all, too, it is an event: one that is set.

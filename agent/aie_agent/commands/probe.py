@@ -24,11 +24,11 @@ from aie_ebpf.messages import Target
 from aie_ebpf.probes import SETS, When
 from aie_telemetry.durations import parse_duration
 
-WINDOW_SETS: Final = tuple(each.name for each in SETS if each.when is When.WINDOW)
 LONGEST_S: Final = 120.0
 
-# What each set is for; the rest of what a child reports is not this command's answer.
+# What each set is for; the rest of what a child reports is not this command's answer. Stacks (`aie-agent stacks`) are no series.
 _SHOWN: Final = {"cuda_launch": ("aie_cuda_launches_total",), "gc": ("aie_process_gc_seconds",)}
+WINDOW_SETS: Final = tuple(each.name for each in SETS if each.when is When.WINDOW and each.name in _SHOWN)
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@
  * process than it may. A uprobe is a trap as long as it is attached: its programs count a hit before they look at `off`, so that
  * what detaching lets through is charged. A tracepoint's are as good as free where they find it.
  */
-enum set { SET_LOCKS, SET_SCHED, SET_FAULTS, SET_CUDA_MEMORY, SET_CUDA_SYNC, SET_CUDA_COPY, SET_CUDA_LAUNCH, SET_GC, SETS };
+enum set { SET_LOCKS, SET_SCHED, SET_FAULTS, SET_CUDA_MEMORY, SET_CUDA_SYNC, SET_CUDA_COPY, SET_CUDA_LAUNCH, SET_GC, SET_LOCK_STACKS, SETS };
 
 struct watched {
     u64 gil_start;

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aie_ebpf.door import Module
 
-SETS: Final = ("locks", "sched", "faults", "cuda_memory", "cuda_sync", "cuda_copy", "cuda_launch", "gc")
+SETS: Final = ("locks", "sched", "faults", "cuda_memory", "cuda_sync", "cuda_copy", "cuda_launch", "gc", "lock_stacks")
 """In the order of `enum set`."""
 
 _BEFORE_HITS: Final = 3  # gil_start, gil_end, off
