@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aie_hooks.logits import LogitsHook as LogitsHook
     from aie_hooks.logits import LogitsHooks as LogitsHooks
     from aie_hooks.logits import token_stats as token_stats
+    from aie_hooks.memory_probe import MemoryProbe as MemoryProbe
     from aie_hooks.modules import ModuleHooks as ModuleHooks
     from aie_hooks.nvtx import annotate as annotate
     from aie_hooks.oom import OomForensics as OomForensics
@@ -39,6 +40,7 @@ _HOMES: Final = {
     "Histogram": "series",
     "LogitsHook": "logits",
     "LogitsHooks": "logits",
+    "MemoryProbe": "memory_probe",
     "ModuleHooks": "modules",
     "OomForensics": "oom",
     "PoolState": "oom",

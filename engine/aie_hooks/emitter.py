@@ -98,8 +98,8 @@ class Emitter:
         # Its own generator: drawing from the shared one would change what a seeded engine samples.
         self._rng = rng or random.Random()
         self._budget = PacketBudget(packets_per_second, clock())
-        target = resolve(endpoint)
-        self._transport = None if target is None else Transport(target)
+        self.endpoint = resolve(endpoint)
+        self._transport = None if self.endpoint is None else Transport(self.endpoint)
         self.ticker = Ticker(self._background_flush, flush_interval_s)
         self._begin()
         self._begin_process()

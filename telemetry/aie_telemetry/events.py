@@ -15,7 +15,7 @@ import msgspec
 from aie_telemetry.api import Event
 
 TITLE_PREFIX: Final = "aie."
-KINDS: Final = ("oom",)
+KINDS: Final = ("oom", "memory_probe")
 """Every kind of event that the agent keeps."""
 
 MAX_EVENT_BYTES: Final = 1432
