@@ -29,6 +29,14 @@ def reference(tmp_path: Path) -> Path:
     return _csv(tmp_path / "R.csv", {"entropy": _normal(1000, 1), "surprisal": _normal(1000, 2)})
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reference made of the same once: what a CSV file is made into at each run takes most of its time."""
+    folder = tmp_path_factory.mktemp("built")
+    recording = _csv(folder / "R.csv", {"entropy": _normal(1000, 1), "surprisal": _normal(1000, 2)})
+    return _build(folder, recording, "m.aieref", "--model", "m")
+
+
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     status = main([*map(str, arguments), "--json"])
     return status, json.loads(capsys.readouterr().out)
@@ -57,11 +65,11 @@ def test_traffic_like_the_references_is_no_drift(reference: Path, tmp_path: Path
 
 @pytest.mark.parametrize(("shift", "latest"), [(1.0, 2600), (0.7, 2700)])
 def test_a_shift_is_told_with_its_statistic_and_request(
-    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], shift: float, latest: int
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], shift: float, latest: int
 ) -> None:
     shifted = _normal(2000, 5) + _normal(3000, 6, shift)
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(5000, 4), "surprisal": shifted})
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert status == 1
     assert (verdict["alarm"], verdict["statistic"], verdict["check"]) == (True, "surprisal", "ks")
     assert 2500 <= verdict["first_alarm_request"] <= latest
@@ -70,9 +78,9 @@ def test_a_shift_is_told_with_its_statistic_and_request(
     assert verdict["per_statistic"]["entropy"]["alarm"] is False
 
 
-def test_people_are_told_the_run_length_and_the_delays(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_are_told_the_run_length_and_the_delays(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(900, 4), "surprisal": _normal(900, 5)})
-    assert main(["drift", "--reference", str(reference), "--stream", str(stream)]) == 0
+    assert main(["drift", "--reference", str(built), "--stream", str(stream)]) == 0
     out = capsys.readouterr().out
     assert "no drift in 900 requests" in out
     assert "false alarms: one in" in out
@@ -127,30 +135,30 @@ def test_how_long_was_recorded_stands_beside_the_run_length(
 
 
 @pytest.mark.parametrize("rows", [0, 1, 99, 499])
-def test_too_few_requests_are_no_verdict(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
+def test_too_few_requests_are_no_verdict(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(rows, 4, 3.0), "surprisal": _normal(rows, 5, 3.0)})
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, verdict["alarm"], verdict["state"]) == (0, False, "not_enough_data")
 
 
-def test_nan_in_the_stream_is_an_alarm_at_once(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_in_the_stream_is_an_alarm_at_once(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": [0.1, 0.2, "nan", 0.3], "surprisal": _normal(4, 5)})
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, verdict["first_alarm_request"], verdict["check"]) == (1, 3, "nonfinite")
 
 
-def test_a_constant_stream_is_an_alarm(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_constant_stream_is_an_alarm(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns: dict[str, Sequence[object]] = {"entropy": _normal(60, 4) + [0.25] * 540, "surprisal": _normal(50, 5) + [0.5] * 550}
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", _csv(tmp_path / "S.csv", columns))
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", _csv(tmp_path / "S.csv", columns))
     assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 160, "constant", "entropy")
     assert verdict["per_statistic"]["surprisal"]["first_alarm_request"] == 160
 
 
 def test_one_statistic_that_is_constant_is_a_shift_and_no_collapse(
-    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": [0.5] * 600})
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, verdict["first_alarm_request"], verdict["check"], verdict["statistic"]) == (1, 500, "ks", "surprisal")
 
 
@@ -171,20 +179,22 @@ def test_one_statistic_that_is_constant_is_a_shift_and_no_collapse(
     ],
 )
 def test_a_stream_that_cannot_be_read_is_refused(
-    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
 ) -> None:
     stream = tmp_path / "S.csv"
     stream.write_text(content)
-    complaint = _refused(capsys, "drift", "--reference", reference, "--stream", stream)
+    complaint = _refused(capsys, "drift", "--reference", built, "--stream", stream)
     assert str(stream) in complaint
     assert said in complaint
 
 
-def test_what_is_no_text_or_not_there_is_refused(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_text_or_not_there_is_refused(
+    reference: Path, built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"entropy,surprisal\n\xff\xfe\n")
-    assert "not UTF-8" in _refused(capsys, "drift", "--reference", reference, "--stream", binary)
-    assert "No such file" in _refused(capsys, "drift", "--reference", reference, "--stream", tmp_path / "none")
+    assert "not UTF-8" in _refused(capsys, "drift", "--reference", built, "--stream", binary)
+    assert "No such file" in _refused(capsys, "drift", "--reference", built, "--stream", tmp_path / "none")
     assert "No such file" in _refused(capsys, "drift", "--reference", tmp_path / "none", "--stream", reference)
     assert "Is a directory" in _refused(capsys, "drift", "--reference", tmp_path, "--stream", reference)
 
@@ -206,20 +216,18 @@ def test_a_reference_that_is_none_is_refused(
     assert said in _refused(capsys, "drift", "--reference", path, "--stream", stream)
 
 
-def test_a_file_written_elsewhere_is_read(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_written_elsewhere_is_read(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a byte order mark, CRLF, spaces in the header, empty lines, and a column of times."""
     rows = "".join(f"{at},{a},{b}\r\n" for at, (a, b) in enumerate(zip(_normal(600, 4), _normal(600, 5), strict=True)))
     stream = tmp_path / "S.csv"
     stream.write_text("\ufefftime_s, entropy ,surprisal\r\n\r\n" + rows + "\r\n", newline="")
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, verdict["requests"], verdict["state"]) == (0, 600, "ok")
 
 
-def test_a_column_that_the_reference_does_not_have_is_told(
-    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_that_the_reference_does_not_have_is_told(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": _normal(600, 5), "canary": _normal(600, 6, 9.0)})
-    status, verdict = _json(capsys, "drift", "--reference", reference, "--stream", stream)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, set(verdict["per_statistic"])) == (0, {"entropy", "surprisal"})
     assert verdict["warnings"][-1] == "not in the reference, and not compared: canary"
 
@@ -243,9 +251,9 @@ def test_a_reference_is_built_shown_and_used(reference: Path, tmp_path: Path, ca
     assert of_csv["per_statistic"] == verdict["per_statistic"]
 
 
-def test_a_reference_for_another_model_is_refused(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    built = _build(tmp_path, reference, "m.aieref", "--model", "m")
-    capsys.readouterr()
+def test_a_reference_for_another_model_is_refused(
+    reference: Path, built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "for the model 'm', the stream is of 'n'" in _refused(
         capsys, "drift", "--reference", built, "--stream", reference, "--model", "n"
     )
