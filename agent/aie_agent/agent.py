@@ -30,6 +30,8 @@ from aie_agent.outputs.finding_lines import FindingLines
 from aie_agent.outputs.gpu_since import Since
 from aie_agent.outputs.gpus import gpus
 from aie_agent.outputs.http import HttpServer
+from aie_agent.outputs.otlp import build as otlp
+from aie_agent.outputs.probe_requests import ProbeRequests
 from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
 from aie_agent.request_values import RequestValues
@@ -95,6 +97,9 @@ class Agent:
         self._saved_s = self._clock()
         self._values = RequestValues(self._engines.canonical)
         self._drift_files = DriftFiles(config.drift)
+        self._probe_requests = ProbeRequests(
+            config.statsd.unix.path if config.leaks.memory_probe else None, config.leaks.time_scale
+        )
         self._aliases: dict[str, str] = {}
         self._runners = Runners(self._deliver, self._clock)
         self._nodes = numa_nodes()
@@ -140,7 +145,9 @@ class Agent:
         dcgm = DcgmPage(self._store, about.hostname)
         more = {"/metrics/dcgm": lambda: dcgm.render(self._clock())} if config.dcgm.enabled else {}
         self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest, more, self._stacks_page)
-        extra = [self._statsd.counts, self._http.counts, self._discovered.counts, self._probes.counts]
+        self._otlp = otlp.build_or_say_why(config.otlp, about.hostname)
+        sent = self._drift_files.webhook.counts
+        extra = [sent, self._statsd.counts, self._http.counts, self._discovered.counts, self._probes.counts, self._otlp.counts]
         if self._nvml is not None:
             extra.append(self._nvml.counts)
         own = SelfSource(about, self._store, self._runners.health, extra)
@@ -165,6 +172,7 @@ class Agent:
         finally:
             self._state.write(self._diagnosis.dump())
             self._drift_files.close()
+            await asyncio.to_thread(self._otlp.close)
             await self._http.close()
             await self._runners.close()
 
@@ -227,12 +235,14 @@ class Agent:
             self._events.add(event, now_s)
         self._lines.update(findings, now_s)
         await self._drift_files.update(self._values, findings, now_s)
+        await asyncio.to_thread(self._probe_requests.update, findings, self._engines.names(), self._aliases, now_s)
         self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
         if now_s - self._saved_s >= SAVE_EVERY_S:
             await asyncio.to_thread(self._state.write, self._diagnosis.dump())
             self._saved_s = now_s
         self._store.retire("aie_finding", now_s)
         self._store.evict(now_s)
+        self._otlp.tick(self._store.everything, now_s)
         events = self._events.newest(EVENTS_SHOWN, is_current)  # what holds stands among the findings
         await self._http.publish(self._snapshots.build(now_s, time.time(), findings, events))
 

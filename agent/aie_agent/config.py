@@ -6,10 +6,11 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from aie_agent.config_drift import Moment, WebhookUrl
 from aie_agent.config_values import (
     OFF,
     Address,
@@ -89,8 +90,9 @@ class FindingsSection(_Section, frozen=True):
 
 class LeaksSection(_Section, frozen=True):
     """[leaks]: whether memory is followed for leaks, how fast its time runs (every window is divided by `time_scale`: 60 makes a
-    day 24 minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, and for
-    how long memory must last for a leak to be told as information only. docs/leaks.md."""
+    day 24 minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, for how
+    long memory must last for a leak to be told as information only, and whether an engine that is suspect is asked to give back what
+    it only retains (a file beside statsd.unix, for those that watch it). docs/leaks.md."""
 
     enabled: bool = True
     time_scale: float = 1.0
@@ -98,16 +100,20 @@ class LeaksSection(_Section, frozen=True):
     warm_up_requests: int = 100
     limit_mb_per_hour: float = 30.0
     horizon: Duration = Duration(30 * 86_400.0)
+    memory_probe: bool = False
 
 
 class DriftSection(_Section, frozen=True):
     """[drift]: whether requests are compared with references, with which ("FILE", "ENGINE=FILE", or "demo", which ships), a file
-    that is there while an alarm holds, and a directory in which requests are recorded for a new reference. docs/drift.md."""
+    that is there while an alarm holds, a URL that is told the same, a directory in which requests are recorded for a new reference,
+    and before which moment (ISO 8601) what was learnt of canaries is no longer theirs. docs/drift.md."""
 
     enabled: bool = True
     references: tuple[str, ...] = ()
     on_alarm: StateFilePath = StateFilePath(OFF)
+    webhook: WebhookUrl = WebhookUrl(OFF)
     record: StateFilePath = StateFilePath(OFF)
+    canary_since: Moment = Moment(0.0)
 
     @property
     def alarm_file(self) -> Path | None:
@@ -139,6 +145,15 @@ class DcgmSection(_Section, frozen=True):
     """[dcgm]: whether /metrics/dcgm shows the GPUs under dcgm-exporter's names."""
 
     enabled: bool = False
+
+
+class OtlpSection(_Section, frozen=True):
+    """[otlp]: where metrics are pushed to, by which protocol ("http/protobuf", "grpc") and how often. What is not given is read
+    from the standard OTEL_* variables; where neither names an endpoint, nothing is pushed. docs/otlp.md."""
+
+    endpoint: HttpUrl | None = None
+    protocol: Literal["http/protobuf", "grpc"] | None = None
+    interval: Duration | None = None
 
 
 class BpfSection(_Section, frozen=True):
@@ -184,6 +199,7 @@ class Config(_Section, frozen=True):
     drift: DriftSection = DriftSection()
     gpu: GpuSection = GpuSection()
     dcgm: DcgmSection = DcgmSection()
+    otlp: OtlpSection = OtlpSection()
     bpf: BpfSection = BpfSection()
     state: StateSection = msgspec.field(default_factory=StateSection)
     engines: tuple[EngineSection, ...] = ()
@@ -269,6 +285,11 @@ def _check_values(config: Config, origin: str) -> None:
         (not 0 <= leaks.warm_up_requests <= 1_000_000, "leaks.warm_up_requests", "accepted: 0 to 1000000"),
         (not 1 <= leaks.limit_mb_per_hour <= 100_000, "leaks.limit_mb_per_hour", "accepted: 1 to 100000"),
         (not 3600 <= leaks.horizon <= 366 * 86_400, "leaks.horizon", 'accepted: "1h" to "8784h"'),
+        (
+            leaks.memory_probe and config.statsd.unix.path is None,
+            "leaks.memory_probe",
+            "its file lies beside statsd.unix, which is off: give statsd.unix a path",
+        ),
         (any(not each for each in config.drift.references), "drift.references", 'accepted: "FILE", "ENGINE=FILE" or "demo"'),
         (not 0.1 <= gpu.period <= 60, "gpu.period", 'accepted: "100ms" to "60s"'),
         (not gpu.period <= gpu.slow_period <= 3600, "gpu.slow_period", 'accepted: at least gpu.period, at most "1h"'),
@@ -276,6 +297,7 @@ def _check_values(config: Config, origin: str) -> None:
         (not 1 <= gpu.retry <= 3600, "gpu.retry", 'accepted: "1s" to "1h"'),
         (not 1 <= gpu.released_for <= 86400, "gpu.released_for", 'accepted: "1s" to "24h"'),
         (not 0 <= gpu.expected <= 64, "gpu.expected", "accepted: 0 to 64"),
+        (not 1 <= (config.otlp.interval or 1) <= 3600, "otlp.interval", 'accepted: "1s" to "1h"'),
         (not 0.0001 <= bpf.budget <= 1, "bpf.budget", "accepted: 0.0001 to 1 (a share of one CPU)"),
         (not 0.5 <= bpf.period <= 60, "bpf.period", 'accepted: "500ms" to "60s"'),
         (unknown_set is not None, "bpf.without", f"{unknown_set!r}: accepted: {', '.join(PROBE_SETS)}"),

@@ -119,6 +119,10 @@ class Store:
         """Most series held."""
         return self._max_series
 
+    def everything(self) -> Iterable[AnySeries]:
+        """All series, current or not."""
+        return self._series.values()
+
     def share(self, source: str) -> int:
         """Most series that one source may hold."""
         if _kind_of(source) != "scrape":

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from aie_engine.config import ConfigError, EngineConfig
 from aie_hooks.tracing import Trace, Tracer, span_tracer
+from aie_telemetry.bounded_http import bounded_session
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -33,7 +34,8 @@ def otlp_provider(config: EngineConfig) -> TracerProvider:
         raise ConfigError(f"--otlp-endpoint needs OpenTelemetry: pip install 'aie-observability[otel]' ({error})") from error
     resource = Resource.create({"service.name": config.name, "service.version": version("aie-observability")})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(endpoint=traces_url(config.otlp_endpoint or ""), timeout=_EXPORT_TIMEOUT_S)
+    endpoint = traces_url(config.otlp_endpoint or "")
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S, session=bounded_session(max_s=_EXPORT_TIMEOUT_S))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from aie_agent.commands.check_bpf import bpf_rows
+from aie_agent.commands.check_otlp import otlp_rows
 from aie_agent.commands.check_rows import Row, engine_rows, finding_rows, known_as, tgids_shown
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
@@ -62,6 +63,7 @@ def _rows(config: Config) -> Iterator[Row]:
         yield from _discovered(agent)
     yield from bpf_rows(config.bpf, agent, {} if agent is not None else _engines_here(config))
     yield from _gpus(config, agent)
+    yield from otlp_rows(config.otlp)
 
 
 def _running_agent(listen: Address) -> api.Snapshot | None:

@@ -1,0 +1,152 @@
+"""Series of the store as OpenTelemetry's data: pure functions, and a memory of when each counter began."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from aie_agent.outputs.otlp.names import NAMES, Instrument, Name, foreign_name
+from aie_agent.samples import Tags
+from aie_agent.series import HistogramSeries
+from aie_agent.store import AnySeries
+from aie_telemetry.catalogue import CATALOGUE, Kind
+
+_NS: Final = 1_000_000_000
+_CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+
+
+class Reading(NamedTuple):
+    """A series at one moment: `value` of a counter or gauge; of a histogram its sum, and `counts` of its buckets."""
+
+    name: str
+    kind: Kind
+    tags: Tags
+    value: float
+    bounds: tuple[float, ...] = ()
+    counts: Sequence[float] = ()
+
+    @property
+    def observed(self) -> float:
+        """What must not fall while a series goes on: a counter's value, or how many observations a histogram has."""
+        return sum(self.counts) if self.kind is Kind.HISTOGRAM else self.value
+
+
+def readings(series: Iterable[AnySeries], now_s: float) -> list[Reading]:
+    """What of them is known at `now_s`. Cheap: to be called on the thread that writes the store; the rest may be done elsewhere."""
+    return [
+        Reading(each.name, each.kind, each.tags, each.total, each.bounds, each.counts)
+        if isinstance(each, HistogramSeries)
+        else Reading(each.name, each.kind, each.tags, each.value)
+        for each in series
+        if each.valid_until_s >= now_s
+    ]
+
+
+class _Stream(NamedTuple):
+    """What one metric of a request is: two of another kind or unit are two, whatever others call theirs."""
+
+    name: str
+    unit: str
+    instrument: Instrument
+
+
+class Starts:
+    """Since when each counter and histogram has counted, as far as this process can tell: since it was seen first, or fell."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Tags], tuple[int, float]] = {}
+
+    def update(self, read: Sequence[Reading], now_ns: int) -> list[int]:
+        """The start of each reading, in ns since the epoch; 0 of gauges, which have none. What is gone is forgotten."""
+        seen: dict[tuple[str, Tags], tuple[int, float]] = {}
+        starts = []
+        for each in read:
+            start_ns = 0
+            if each.kind is not Kind.GAUGE:
+                observed = each.observed
+                start_ns, before = self._seen.get((each.name, each.tags), (now_ns, observed))
+                start_ns = now_ns if observed < before else start_ns
+                seen[each.name, each.tags] = start_ns, observed
+            starts.append(start_ns)
+        self._seen = seen
+        return starts
+
+
+def metrics_data(
+    read: Sequence[Reading], starts: Sequence[int], now_ns: int, resource: Resource, scope: InstrumentationScope
+) -> MetricsData:
+    """One request's worth: readings as cumulative points, grouped by OpenTelemetry's name."""
+    described = _gpu_descriptions(read)
+    names: dict[_Stream, tuple[Name, str]] = {}
+    points: dict[_Stream, list[NumberDataPoint | HistogramDataPoint]] = defaultdict(list)
+    for each, start_ns in zip(read, starts, strict=True):
+        name = NAMES.get(each.name) or foreign_name(each.name, each.kind)
+        stream = _Stream(name.name, name.unit, name.instrument)
+        names.setdefault(stream, (name, CATALOGUE[each.name].help if each.name in CATALOGUE else ""))
+        points[stream].append(_point(each, _attributes(each.tags, name, described), start_ns, now_ns))
+    metrics = [
+        Metric(name.name, help_, name.unit, _data(name.instrument, points[stream])) for stream, (name, help_) in names.items()
+    ]
+    scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
+    return MetricsData([ResourceMetrics(resource, [scoped], resource.schema_url)])
+
+
+def _point(reading: Reading, attributes: Mapping[str, str], start_ns: int, now_ns: int) -> NumberDataPoint | HistogramDataPoint:
+    if reading.kind is not Kind.HISTOGRAM:
+        return NumberDataPoint(attributes, start_ns, now_ns, reading.value)
+    counts = [round(count) for count in reading.counts]  # sampled observations weigh a fraction more or less
+    unknown: Any = None  # the smallest and largest value, which OTLP need not have
+    return HistogramDataPoint(attributes, start_ns, now_ns, sum(counts), reading.value, counts, reading.bounds, unknown, unknown)
+
+
+def _data(instrument: Instrument, points: list[Any]) -> Sum | Gauge | Histogram:
+    if instrument is Instrument.HISTOGRAM:
+        return Histogram(points, _CUMULATIVE)
+    if instrument is Instrument.GAUGE:
+        return Gauge(points)
+    return Sum(points, _CUMULATIVE, instrument is Instrument.COUNTER)
+
+
+def _attributes(tags: Tags, name: Name, described: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    found = dict(name.constants)
+    for label, value in tags:
+        renamed = name.labels.get(label, label)
+        found[renamed] = value
+        if renamed == "hw.id":
+            found.update(described.get(value, {}))
+    return found
+
+
+def _gpu_descriptions(read: Iterable[Reading]) -> dict[str, dict[str, str]]:
+    """What the conventions tell of a GPU with each of its points, by the label `gpu`."""
+    found = {}
+    for each in read:
+        if each.name == "aie_gpu_info":
+            labels = dict(each.tags)
+            found[labels["gpu"]] = {
+                "hw.name": labels.get("name", ""),
+                "hw.serial_number": labels.get("uuid", ""),
+                "hw.vendor": "NVIDIA",
+            }
+    return found
+
+
+def time_ns(time_s: float) -> int:
+    """Seconds since the epoch in ns."""
+    return int(time_s * _NS)

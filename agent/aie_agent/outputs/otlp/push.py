@@ -1,0 +1,135 @@
+"""Pushing to a collector, on a thread of its own: whatever the collector does, the agent neither waits nor piles up for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from aie_agent.outputs.otlp.convert import Reading, Starts, metrics_data, readings, time_ns
+from aie_agent.samples import Count
+from aie_agent.store import AnySeries
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S: Final = 3.0
+"""At most so long an export that is under way holds up the end of the agent."""
+
+
+class Exporter(Protocol):
+    """What is used of the SDK's exporters. `export` blocks for at most its own timeout, retries included."""
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = ...) -> MetricExportResult:
+        """Sends one request."""
+
+    def shutdown(self, timeout_millis: float = ...) -> None:
+        """Ends waiting for another try."""
+
+
+class _Push(NamedTuple):
+    """What is to be sent, and of when."""
+
+    read: Sequence[Reading]
+    now_ns: int
+
+
+class OtlpPush:
+    """Hands what the store holds to an exporter, every `interval_s`. One push is under way at most and none waits: where the
+    collector is slower than the interval, what comes meanwhile is skipped, and counted. Counters are cumulative, so that the next
+    push tells all."""
+
+    def __init__(
+        self, make_exporter: Callable[[], Exporter], interval_s: float, resource: Resource, scope: InstrumentationScope
+    ) -> None:
+        """`make_exporter` is called on the thread: it may read certificates, and fail."""
+        self._make_exporter = make_exporter
+        self._interval_s = interval_s
+        self._resource = resource
+        self._scope = scope
+        self._starts = Starts()
+        self._next_s: float | None = None
+        self._offered: _Push | None = None
+        self._wake = threading.Condition()
+        self._closing = False
+        self._exporter: Exporter | None = None
+        self._failing = ""
+        self._exports = {"ok": 0, "failed": 0}
+        self._points = {"ok": 0, "failed": 0, "skipped": 0}
+        self._last_success_s: float | None = None
+        # A daemon: the SDK's exporters cannot be cut short in the middle of a request.
+        self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
+        self._thread.start()
+
+    def tick(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> None:
+        """To be called once a second, by the thread that writes the store. `series` gives all of it. Never blocks."""
+        if self._next_s is None:
+            self._next_s = now_s + min(self._interval_s, 1.0)  # the first push after the sources' first look
+        if now_s < self._next_s:
+            return
+        self._next_s = max(self._next_s + self._interval_s, now_s)
+        push = _Push(readings(series(), now_s), time_ns(now_s))
+        with self._wake:
+            if self._offered is not None:
+                self._points["skipped"] += len(push.read)
+                return
+            self._offered = push
+            self._wake.notify()
+
+    def counts(self) -> Iterable[Count]:
+        """What the agent says about its own pushing."""
+        for result, number in self._exports.items():
+            yield "aie_agent_otlp_exports_total", (result,), float(number)
+        for result, number in self._points.items():
+            yield "aie_agent_otlp_points_total", (result,), float(number)
+        if self._last_success_s is not None:
+            yield "aie_agent_otlp_last_success_timestamp_seconds", (), self._last_success_s
+
+    def close(self) -> None:
+        """Ends it; what is under way gets a moment. To be called where waiting so long harms nobody."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        exporter = self._exporter
+        if exporter is not None:
+            exporter.shutdown(timeout_millis=CLOSE_TIMEOUT_S * 1000)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._offered is not None or self._closing)
+                if self._closing:
+                    return
+                push = self._offered
+            assert push is not None
+            self._count(push, self._send(push))
+            with self._wake:
+                self._offered = None
+
+    def _send(self, push: _Push) -> str:
+        """The reason why it did not get there; empty when it did."""
+        try:
+            if self._exporter is None:
+                self._exporter = self._make_exporter()
+            data = metrics_data(push.read, self._starts.update(push.read, push.now_ns), push.now_ns, self._resource, self._scope)
+            result = self._exporter.export(data)
+        except Exception as error:  # whatever an exporter raises, the next push is tried; it is logged whole, once
+            if not self._failing:
+                log.exception("OTLP: a push failed")
+            return f"{type(error).__name__}: {error}"
+        return "" if result is MetricExportResult.SUCCESS else "the collector did not take it; OpenTelemetry's exporter says why"
+
+    def _count(self, push: _Push, reason: str) -> None:
+        result = "failed" if reason else "ok"
+        self._exports[result] += 1
+        self._points[result] += len(push.read)
+        if not reason:
+            self._last_success_s = push.now_ns / 1e9
+        if bool(reason) != bool(self._failing):
+            log.warning("OTLP: %s", f"nothing gets through: {reason}" if reason else "gets through again")
+        self._failing = reason

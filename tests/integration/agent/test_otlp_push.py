@@ -1,0 +1,257 @@
+"""The agent and a collector: a real one that decodes protobuf, over HTTP and gRPC, and ones that are unwell in each way."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
+
+from aie_agent.agent import Agent
+from aie_agent.commands.check_otlp import otlp_rows
+from aie_agent.config import OtlpSection, parse
+from aie_agent.config_values import Duration, HttpUrl
+from aie_agent.outputs.otlp import build as otlp
+from aie_agent.outputs.otlp.build import NoOutput, OtlpError, build, metrics_url, target
+from aie_agent.samples import Batch, Point
+from aie_agent.store import Store
+from aie_telemetry.catalogue import Kind
+from tests.fakes.collector import Answer, MetricsCollector, endless, garbage, points_of, refusing, silent, wait_until, well
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter gives up after a second, not ten; nothing of the machine's own settings counts."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    for name in (ENDPOINT, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def collector() -> Iterator[MetricsCollector]:
+    served = MetricsCollector()
+    yield served
+    served.close()
+
+
+def _store(value: float = 1.0, time_s: float = 100.0) -> Store:
+    store = Store(max_series=1000, retention_s=300.0)
+    store.apply(Batch("host", time_s, [Point("aie_host_load1", Kind.GAUGE, (), value)]))
+    return store
+
+
+class _Pushing:
+    """An output whose clock is turned by hand."""
+
+    def __init__(self, url: str) -> None:
+        self.output = build(OtlpSection(endpoint=HttpUrl(url), interval=Duration(10.0)), "host")
+        self._store = _store()
+        self._now_s = 100.0
+        self._tick()
+
+    def _tick(self) -> None:
+        self.output.tick(self._store.everything, self._now_s)
+
+    def push(self) -> None:
+        """Lets the interval pass."""
+        self._now_s += 10.0
+        self._store.apply(Batch("host", self._now_s, [Point("aie_host_load1", Kind.GAUGE, (), self._now_s)]))
+        self._tick()
+
+    def count(self, name: str, result: str) -> float:
+        """One of its own counters."""
+        return next(value for metric, labels, value in self.output.counts() if (metric, labels) == (name, (result,)))
+
+    def exports(self, result: str) -> float:
+        """Pushes that ended so."""
+        return self.count("aie_agent_otlp_exports_total", result)
+
+
+@pytest.fixture
+def pushing(collector: MetricsCollector) -> Iterator[_Pushing]:
+    made = _Pushing(collector.url)
+    yield made
+    made.output.close()
+
+
+def test_what_the_store_holds_arrives(pushing: _Pushing, collector: MetricsCollector) -> None:
+    pushing.push()
+    request = collector.wait(1)
+    assert [point.as_double for point in points_of(request)["aie.host.load1"]] == [110.0]
+    assert collector.paths == ["/v1/metrics"]
+    resource = {each.key: each.value.string_value for each in request.resource_metrics[0].resource.attributes}
+    assert (resource["service.name"], resource["host.name"]) == ("aie-agent", "host")
+    wait_until(lambda: pushing.exports("ok") == 1)
+    assert pushing.count("aie_agent_otlp_points_total", "ok") == 1
+
+
+def test_standard_variables_say_where_and_as_whom(collector: MetricsCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=inference")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine,rack=7")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "2000")
+    output = build(OtlpSection(), "host")
+    try:
+        store = _store()
+        for now_s in (100.0, 101.0, 103.0):
+            output.tick(store.everything, now_s)
+        request = collector.wait(1)
+    finally:
+        output.close()
+    headers = {name.lower(): value for name, value in collector.headers[0].items()}
+    assert (headers["x-team"], headers["content-encoding"]) == ("inference", "gzip")
+    resource = {each.key: each.value.string_value for each in request.resource_metrics[0].resource.attributes}
+    assert (resource["service.name"], resource["rack"]) == ("mine", "7")
+
+
+@pytest.mark.parametrize("answer", [refusing(400), refusing(503), garbage], ids=["refused", "unavailable", "garbage"])
+def test_what_does_not_get_through_is_counted_and_the_next_push_works(
+    pushing: _Pushing, collector: MetricsCollector, answer: Answer
+) -> None:
+    collector.answer = answer
+    pushing.push()
+    wait_until(lambda: pushing.exports("failed") == 1)
+    assert pushing.count("aie_agent_otlp_points_total", "failed") == 1
+    collector.answer = well
+    pushing.push()
+    wait_until(lambda: pushing.exports("ok") == 1)
+
+
+def test_nobody_there_and_then_somebody_is() -> None:
+    first = MetricsCollector()
+    first.close()
+    pushing = _Pushing(first.url)
+    try:
+        pushing.push()
+        wait_until(lambda: pushing.exports("failed") == 1)
+        second = MetricsCollector(first.port)
+        try:
+            pushing.push()
+            second.wait(1)
+            wait_until(lambda: pushing.exports("ok") == 1)
+        finally:
+            second.close()
+    finally:
+        pushing.output.close()
+
+
+def test_a_collector_that_is_silent_holds_up_nobody(pushing: _Pushing, collector: MetricsCollector) -> None:
+    release = threading.Event()
+    collector.answer = silent(release)
+    pushing.push()
+    collector.wait(1)
+    began_s = time.thread_time()
+    for _ in range(100):
+        pushing.push()
+    assert time.thread_time() - began_s < 1.0, "a tick only hands over"
+    # One push is under way; those that came meanwhile are not kept.
+    assert pushing.count("aie_agent_otlp_points_total", "skipped") + pushing.count("aie_agent_otlp_points_total", "failed") >= 90
+    release.set()
+
+
+def test_an_answer_without_an_end_is_not_kept(pushing: _Pushing, collector: MetricsCollector) -> None:
+    collector.answer = endless
+    tracemalloc.start()
+    try:
+        pushing.push()
+        wait_until(lambda: pushing.exports("ok") + pushing.exports("failed") == 1)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    came: queue.Queue[metrics_service_pb2.ExportMetricsServiceRequest] = queue.Queue()
+
+    class Service(metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore[misc]
+        def Export(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            came.put(request)
+            return metrics_service_pb2.ExportMetricsServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{port}")
+    output = build(OtlpSection(), "host")
+    try:
+        store = _store()
+        for now_s in (100.0, 102.0):
+            output.tick(store.everything, now_s)
+        assert points_of(came.get(timeout=30))["aie.host.load1"][0].as_double == 1.0
+    finally:
+        output.close()
+        server.stop(0).wait()
+
+
+async def test_a_real_agent_pushes_what_its_page_shows(collector: MetricsCollector, tmp_path: Path) -> None:
+    config = parse(
+        {
+            "api": {"listen": "127.0.0.1:0"},
+            "statsd": {"unix": str(tmp_path / "s"), "udp": "off"},
+            "bpf": {"enabled": False},
+            "discovery": {"enabled": False},
+            "otlp": {"endpoint": collector.url, "interval": "1s"},
+        },
+        "test",
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(Agent(config).run(stop, lambda port: None))
+    request = await asyncio.to_thread(collector.wait, 3)
+    stop.set()
+    await running
+    points = points_of(request)
+    modes = {each.value.string_value for point in points["system.cpu.time"] for each in point.attributes}
+    assert {"user", "system", "idle"} <= modes
+    assert points["system.memory.limit"][0].as_double > 0
+    assert any(each.value.string_value == "ok" for point in points["aie.agent.otlp_exports"] for each in point.attributes)
+
+
+def test_nothing_is_pushed_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(build(OtlpSection(), "host"), NoOutput)
+    assert target(OtlpSection(), {ENDPOINT: "http://c:4318", "OTEL_SDK_DISABLED": "true"}) is None
+    assert target(OtlpSection(), {ENDPOINT: "http://c:4318", "OTEL_METRICS_EXPORTER": "none"}) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "accepted: http/protobuf, grpc"),
+        ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "60s"}, "accepted: 1000 to 3600000"),
+        ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "nan"}, "accepted: 1000 to 3600000"),
+        ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "1"}, "accepted: 1000 to 3600000"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_in_one_line(environment: dict[str, str], says: str) -> None:
+    with pytest.raises(OtlpError, match=says):
+        target(OtlpSection(), environment)
+
+
+def test_the_configuration_wins_over_the_environment() -> None:
+    section = OtlpSection(endpoint=HttpUrl("http://a:1"), protocol="http/protobuf", interval=Duration(5.0))
+    found = target(section, {ENDPOINT: "http://b:2", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_METRIC_EXPORT_INTERVAL": "9000"})
+    assert found == otlp.Target("http/protobuf", "http://a:1/v1/metrics", "http://a:1/v1/metrics", 5.0)
+    assert metrics_url("http://a:1/otlp/v1/metrics") == "http://a:1/otlp/v1/metrics"
+
+
+def test_check_says_whether_somebody_listens(collector: MetricsCollector) -> None:
+    (row,) = otlp_rows(OtlpSection(endpoint=HttpUrl(collector.url)))
+    assert (row.visible, row.needed) == (True, True)
+    closed = MetricsCollector()
+    closed.close()
+    (row,) = otlp_rows(OtlpSection(endpoint=HttpUrl(closed.url)))
+    assert not row.visible
+    assert "Connection refused" in row.found
+    assert list(otlp_rows(OtlpSection())) == []
