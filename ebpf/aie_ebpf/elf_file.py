@@ -68,6 +68,15 @@ class Note(NamedTuple):
     description: bytes
 
 
+class _ProgramHeaders(NamedTuple):
+    """What is used of them. Each pair is a place and a size in bytes: an offset in the file, of `unwind_index` an address."""
+
+    segments: tuple[Segment, ...]
+    dynamic: tuple[int, int] | None
+    notes: tuple[tuple[int, int], ...]
+    unwind_index: tuple[int, int] | None
+
+
 class ElfFile:
     """An open ELF file: 64 bits, little-endian, as on every host that CUDA runs on. Close it, or use it in a `with`."""
 
@@ -78,7 +87,7 @@ class ElfFile:
         try:
             self._size = _size(fd)
             self._header = self._ehdr()
-            self.segments, self._dynamic_at, self._notes_at = self._program_headers()
+            self.segments, self._dynamic_at, self._notes_at, self.unwind_index = self._program_headers()
             self.dynamic = self._dynamic()
         except BaseException:
             self.close()
@@ -178,11 +187,11 @@ class ElfFile:
             raise ElfError("not a file of 64 bits, little-endian")
         return self.parse("Elf_Ehdr", 0)
 
-    def _program_headers(self) -> tuple[tuple[Segment, ...], tuple[int, int] | None, tuple[tuple[int, int], ...]]:
+    def _program_headers(self) -> _ProgramHeaders:
         count, entry = self._header.e_phnum, self._header.e_phentsize
         if count > _MOST_SEGMENTS or (count and entry != size_of("Elf_Phdr")):
             raise ElfError(f"{count} program headers of {entry} bytes: that is no table")
-        segments, dynamic, notes = [], None, []
+        segments, dynamic, notes, unwind_index = [], None, [], None
         for index in range(count):
             header = self.parse("Elf_Phdr", self._header.e_phoff + index * entry)
             if header.p_type == "PT_LOAD":
@@ -192,7 +201,9 @@ class ElfFile:
                 dynamic = header.p_offset, header.p_filesz
             elif header.p_type == "PT_NOTE":
                 notes.append((header.p_offset, header.p_filesz))
-        return tuple(segments), dynamic, tuple(notes)
+            elif header.p_type == "PT_GNU_EH_FRAME":
+                unwind_index = header.p_vaddr, header.p_memsz
+        return _ProgramHeaders(tuple(segments), dynamic, tuple(notes), unwind_index)
 
     def _dynamic(self) -> dict[str | int, tuple[int, ...]]:
         """Values by tag (DT_ name); a tag may be there more than once."""

@@ -82,10 +82,23 @@ class AddressSpace:
     def module_at(self, address: int) -> str:
         """The name of the file whose code is at an address, to name a caller by. "[anonymous]" for code of no file, as a JIT makes;
         the kernel's name for its own, such as "[vdso]"; "?" where nothing is mapped now."""
+        found = self._range_of(address)
+        return GONE if found is None else found.label
+
+    def file_at(self, address: int) -> MappedFile | None:
+        """The file whose code is at an address. None for code of no file, and where nothing is mapped."""
+        found = self._range_of(address)
+        return None if found is None else found.file
+
+    def is_code(self, address: int) -> bool:
+        """Whether an address is in an executable mapping."""
+        return self._range_of(address) is not None
+
+    def _range_of(self, address: int) -> _Range | None:
         position = bisect.bisect_right(self._starts, address) - 1
         if position < 0 or address >= self._ranges[position].end:
-            return GONE
-        return self._ranges[position].label
+            return None
+        return self._ranges[position]
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:

@@ -1,0 +1,61 @@
+"""Which function an address is in, by a file's symbol tables: its exported functions, and all where it was not stripped."""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+from aie_ebpf.elf_file import ElfError, ElfFile, Section, string_at
+
+_SYMBOL: Final = struct.Struct("<IBBHQQ")  # st_name, st_info, st_other, st_shndx, st_value, st_size
+_FUNCTION, _IFUNC = 2, 10
+_UNDEFINED: Final = 0
+_LARGEST_TABLE: Final = 24 << 20
+"""A million symbols, which take a second to look through; beyond that a function has no name."""
+_LONGEST_NAME: Final = 512
+
+
+class Function(NamedTuple):
+    """A function of a file, and where it begins (before the load bias)."""
+
+    name: str
+    vaddr: int
+
+
+def functions_at(elf: ElfFile, vaddrs: Collection[int]) -> dict[int, Function]:
+    """The function that each address is in, where one is known. Of several names of one place the plainest: without underscores in
+    front, and the shortest. Raises ElfError where a table is not what it says."""
+    wanted = sorted(vaddrs)
+    found: dict[int, list[Function]] = {}
+    for table in elf.sections:
+        if table.kind in ("SHT_DYNSYM", "SHT_SYMTAB") and table.size <= _LARGEST_TABLE and table.link < len(elf.sections):
+            for vaddr, function in _matches(elf, table, elf.sections[table.link], wanted):
+                found.setdefault(vaddr, []).append(function)
+    return {vaddr: min(functions, key=_plainness) for vaddr, functions in found.items()}
+
+
+def _plainness(function: Function) -> tuple[int, int, str]:
+    name = function.name
+    return len(name) - len(name.lstrip("_")), len(name), name
+
+
+def _matches(elf: ElfFile, table: Section, strings: Section, wanted: list[int]) -> Iterator[tuple[int, Function]]:
+    rows = elf.read(table.offset, table.size - table.size % _SYMBOL.size)
+    for name_at, info, _, section, value, size in _SYMBOL.iter_unpack(rows):
+        if info & 0xF not in (_FUNCTION, _IFUNC) or section == _UNDEFINED:
+            continue
+        first = bisect.bisect_left(wanted, value)
+        if first < len(wanted) and wanted[first] < value + size:
+            name = _name(elf, strings, name_at)
+            for vaddr in wanted[first : bisect.bisect_left(wanted, value + size)]:
+                yield vaddr, Function(name, value)
+
+
+def _name(elf: ElfFile, strings: Section, at: int) -> str:
+    size = min(strings.size - at, _LONGEST_NAME)
+    if size <= 0:
+        raise ElfError("a symbol's name is beyond the names")
+    data = elf.read(strings.offset + at, size)
+    return string_at(data if b"\0" in data else data + b"\0", 0)
