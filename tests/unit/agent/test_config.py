@@ -65,7 +65,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         (
             "[stor]\n",
             "stor",
-            "accepted: api, statsd, store, sources, discovery, findings, leaks, drift, gpu, dcgm, bpf, state, engines",
+            "accepted: api, statsd, store, sources, discovery, findings, leaks, drift, gpu, dcgm, otlp, bpf, state, engines",
         ),
         ("[store]\nmax_series = '5'", "store.max_series", "expected int, got str"),
         ("[store]\nmax_series = 5", "store.max_series", "100 to 100000"),
