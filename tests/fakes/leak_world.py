@@ -13,7 +13,7 @@ from aie_agent.analysis.leaks.analyser import LeakAnalyser
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.samples import Batch, Point
 from aie_agent.store import Store
-from aie_telemetry.api import Finding, Gpu, GpuProcess
+from aie_telemetry.api import Event, Finding, Gpu, GpuProcess
 from aie_telemetry.catalogue import CATALOGUE
 
 SCALE = 60.0
@@ -31,6 +31,7 @@ class World:
         self.state: Literal["up", "down", "unknown"] = "up"
         self.tgids = [100, 101]
         self.gpus: tuple[Gpu, ...] = ()
+        self.events: list[Event] = []
         self.device = device
         self.now_s = 1_000_000.0
         self.random = np.random.default_rng(0)
@@ -44,6 +45,7 @@ class World:
             unanswered_since_s=lambda _: None,
             limits=Limits(),
             gpus=lambda: self.gpus,
+            events=self.events,
         )
 
     def gauge(self, name: str, value: float | None, **labels: str) -> list[Point]:
@@ -74,6 +76,11 @@ class World:
 
     def noise(self, mb: float = 30.0) -> float:
         return float(self.random.normal(0.0, mb * MB))
+
+    def answer(self, number: str = "1", process: str = "100.a", **details: float | str) -> None:
+        """The engine answers, a moment ago, what it was asked to give back."""
+        facts = {"id": number, "process": process, **details}
+        self.events.insert(0, Event(time_s=self.now_s, kind="memory_probe", engine="e", summary="", details=facts))
 
     def found(self) -> list[Finding]:
         return list(self.analyser.findings(self.now_s))

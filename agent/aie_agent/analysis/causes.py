@@ -8,6 +8,7 @@ from typing import Final
 from aie_agent.analysis.agent_causes import agent_blind
 from aie_agent.analysis.engine_causes.cpu_fallback import cpu_fallback
 from aie_agent.analysis.engine_causes.gone import engine_down, oom_killed
+from aie_agent.analysis.engine_causes.kv_full import kv_full
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
 from aie_agent.analysis.engine_causes.out_of_memory import cuda_oom, out_of_memory
 from aie_agent.analysis.engine_causes.outcomes import client_flood, error_rate, requests_rejected
@@ -43,6 +44,7 @@ ENGINE_CAUSES: Final[tuple[EngineCause, ...]] = (
     requests_rejected,
     cpu_fallback,
     kv_preemption,
+    kv_full,
     queue_saturation,
     prefill_interference,
     tokenizer_bound,
@@ -73,12 +75,17 @@ SUBJECT_CAUSES: Final[tuple[SubjectCause, ...]] = (
 )
 
 _SLOW: Final = frozenset({"queue_saturation", "prefill_interference"})
+_GPU_SLOW: Final = _SLOW | {"kv_full"}
+"""Of a GPU at half its clock requests stay for longer, and fill the KV cache. Of a CPU that is starved this is not said: where memory
+for one request is left, more CPU brings no second one in."""
 _BROKEN: Final = frozenset({"engine_hung", "engine_down", "error_rate"})
 
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "oom_killed": frozenset({"engine_down"}),
     # What lingers is not so any more once no process is left.
-    "engine_down": frozenset({"queue_saturation", "client_flood", "kv_preemption", "prefill_interference", "tokenizer_bound"}),
+    "engine_down": frozenset(
+        {"queue_saturation", "client_flood", "kv_preemption", "kv_full", "prefill_interference", "tokenizer_bound"}
+    ),
     "cuda_oom": frozenset({"engine_down", "error_rate"}),
     "out_of_memory": frozenset({"error_rate"}),
     # Memory that was lost is what others run out of; told of one device, it explains nothing of another.
@@ -87,12 +94,14 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "nan_logits": frozenset({"output_collapse", "output_drift"}),
     "input_drift": frozenset({"output_drift", "output_collapse"}),
     "engine_hung": frozenset(
-        {"lock_contention", "gil_contention", "queue_saturation", "client_flood", "error_rate", "agent_blind"}
+        {"lock_contention", "gil_contention", "queue_saturation", "kv_full", "client_flood", "error_rate", "agent_blind"}
     ),
-    "engine_stopped": frozenset({"queue_saturation", "client_flood", "error_rate", "agent_blind"}),
-    "cpu_fallback": _SLOW | {"client_flood"},
-    "client_flood": frozenset({"queue_saturation", "tokenizer_bound", "requests_rejected"}),
-    "kv_preemption": _SLOW,
+    "engine_stopped": frozenset({"queue_saturation", "kv_full", "client_flood", "error_rate", "agent_blind"}),
+    "cpu_fallback": _GPU_SLOW | {"client_flood"},
+    # Whoever sends more than is taken in fills places and memory alike.
+    "client_flood": frozenset({"queue_saturation", "kv_full", "tokenizer_bound", "requests_rejected"}),
+    "kv_preemption": _GPU_SLOW,
+    "kv_full": frozenset({"queue_saturation"}),
     "cache_hit_collapse": frozenset({"queue_saturation"}),
     # A collection, or a tokenizer in Python, holds the interpreter lock that the others wait for; a lock around the tokenizer is
     # what its callers wait for.
@@ -107,7 +116,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "page_faults": frozenset({"disk_stall"}),
     "host_memory_low": frozenset({"swapping", "page_faults"}),
     # A GPU that is slower than it was makes its engine slow; one that is gone takes its engine along, and its XIDs say why it went.
-    **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "pcie_bound"), _SLOW),
+    **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "pcie_bound"), _GPU_SLOW),
     **dict.fromkeys(("gpu_xid_gpu", "gpu_xid_link", "gpu_xid_memory", "gpu_xid_driver"), _BROKEN),
     "gpu_lost": _BROKEN | {f"gpu_xid_{family}" for family in XID_FAMILIES},
     "gpu_power_limit": frozenset({"gpu_power_cap"}),
@@ -124,7 +133,7 @@ STEADINESS: Final[dict[str, Steadiness]] = {
         Steadiness(lingers_s=10.0),
     ),
     # A queue that goes up and down seems to shrink now and then.
-    "queue_saturation": Steadiness(lingers_s=10.0, calms_after_s=30.0),
+    **dict.fromkeys(("queue_saturation", "kv_full"), Steadiness(lingers_s=10.0, calms_after_s=30.0)),
     # In the first seconds of a flood no queue was long for most of the window.
     "requests_rejected": Steadiness(begins_after_s=6.0, lingers_s=10.0),
     "prefill_interference": Steadiness(begins_after_s=5.0, lingers_s=10.0),
@@ -147,7 +156,7 @@ OF_SUBJECTS: Final[frozenset[str]] = frozenset(
         "agent_blind",
         # Of the analysers.
         "cache_hit_collapse",
-        *("memory_leak", "memory_fragmentation", "kv_accounting"),
+        *("memory_leak", "memory_fragmentation", "memory_retention", "kv_accounting"),
         *("input_drift", "output_drift", "output_collapse", "nan_logits"),
     }
 )

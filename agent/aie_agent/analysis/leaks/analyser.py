@@ -1,7 +1,7 @@
 """The leak analysis as an analyser: it takes a sample of every engine and device now and then, and remembers for days.
 
-Where a suspicion is to be settled by asking an engine to give back what it retains (gc.collect, empty_cache, malloc_trim, through
-the hooks, where its owner allows that), `Watch.add` takes the answer: a sample whose `event` says so.
+A suspicion is settled by asking the engine to give back what it only retains, where both owners allow that: `ProbeRequests` of
+the outputs asks, by what is found here, and the answer comes as an event.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from aie_agent.analysis.gpu_causes.naming import subject as gpu_subject
 from aie_agent.analysis.leaks import accounting, told
 from aie_agent.analysis.leaks.accounting import Account
 from aie_agent.analysis.leaks.lines import LINES, LineSpec, Sample
+from aie_agent.analysis.leaks.probes import Answer, answers
 from aie_agent.analysis.leaks.reading import CLASSES, MODULES, Identity, devices, free_bytes, held_by, identity, requests, sample
 from aie_agent.analysis.leaks.sentences import size
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.standing import RANK
-from aie_agent.analysis.leaks.told import Rising
+from aie_agent.analysis.leaks.told import Retained, Rising
 from aie_agent.analysis.leaks.watch import Watch
 from aie_agent.samples import Point
 from aie_telemetry.api import Evidence, Finding, Gpu
@@ -39,7 +40,8 @@ _OTHERS: Final = LineSpec(
 @dataclass(slots=True)
 class _Engine:
     """What is remembered of one engine. `held` is what probes see it hold, by module and by size; `held_before` that of when
-    nothing was wrong."""
+    nothing was wrong. `answer` is what it said last when it was asked to give back what it retains, `taken` which answers of those
+    that the view still shows were taken; `retained` is what that settled."""
 
     account: Account
     identity: Identity = field(default_factory=Identity)
@@ -49,6 +51,9 @@ class _Engine:
     requests: tuple[float, float] | None = None
     held_before: dict[str, dict[str, float]] = field(default_factory=dict)
     held: dict[str, dict[str, float]] = field(default_factory=dict)
+    answer: Answer | None = None
+    taken: frozenset[tuple[str, str]] = frozenset()
+    retained: Retained | None = None
     seen_s: float = 0.0
     is_down: bool = False
 
@@ -57,8 +62,18 @@ class _Engine:
         self.account.restart()
         for watch in self.watches.values():
             watch.restart()
-        self.requests = self.requests_per_s = None
+        self.requests = self.requests_per_s = self.answer = self.retained = None
         self.held_before = {}
+
+    def take(self, answer: Answer) -> None:
+        """What one of its processes answered. Of several that answer one request it counts what all gave back."""
+        known = self.answer
+        answer = answer if known is None or known.id != answer.id else known.joined(answer)
+        self.answer = answer
+        for device, watch in self.watches.items():
+            ended = watch.probed(answer.time_s, lambda line, device=device: answer.given(line, device))  # type: ignore[misc]
+            if ended:
+                self.retained = told.retained(ended[0], answer, device)
 
 
 class LeakAnalyser:
@@ -103,6 +118,11 @@ class LeakAnalyser:
             watch = known.watches.setdefault(device, Watch(self._settings, LINES))
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
             known.free[device] = free_bytes(view, engine, device, now_s)
+        found = {(each.id, each.processes[0]): each for each in answers(view.events, engine)}
+        for key, each in found.items():
+            if key not in known.taken:
+                known.take(each)
+        known.taken = frozenset(found)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}
         if not known.held_before or not any(watch.found() for watch in known.watches.values()):
@@ -130,7 +150,7 @@ class LeakAnalyser:
         """One finding for each engine and cause; and for each GPU on which others' memory grows."""
         found = []
         for engine, known in self._alive():
-            found += self._of_memory(engine, known)
+            found += self._of_memory(engine, known) or self._of_retained(engine, known, now_s)
             found += self._of_account(engine, known)
         for gpu, watch in self._gpus.items():
             rising = [Rising(gpu, each, self._gpu_free.get(gpu)) for each in watch.found()]
@@ -143,7 +163,7 @@ class LeakAnalyser:
 
     def _of_memory(self, engine: str, known: _Engine) -> list[Finding]:
         rising = [
-            Rising(device, each, known.free.get(device), _grew(known) if device != "cpu" else ())
+            Rising(device, each, known.free.get(device), _grew(known) if device != "cpu" else (), known.answer)
             for device, watch in known.watches.items()
             for each in watch.found()
         ]
@@ -152,6 +172,13 @@ class LeakAnalyser:
             told.finding(engine, list(group), known.requests_per_s, self._settings)
             for _, group in groupby(rising, key=_is_fragmented)
         ]
+
+    def _of_retained(self, engine: str, known: _Engine, now_s: float) -> list[Finding]:
+        """For a day after an answer has settled it."""
+        retained = known.retained
+        if retained is None or now_s - retained.at_s > self._settings.day_s:
+            return []
+        return [told.retention(engine, retained)]
 
     def _of_account(self, engine: str, known: _Engine) -> list[Finding]:
         account = known.account
@@ -198,6 +225,9 @@ class LeakAnalyser:
             None if model is None else str(model),
         )
         known.watches = {str(device): Watch.restored(each, self._settings) for device, each in state["watches"].items()}
+        answer, retained = state.get("answer"), state.get("retained")
+        known.answer = None if answer is None else Answer.restored(answer)
+        known.retained = None if retained is None else Retained.restored(retained)
         known.seen_s = now_s
         return known
 
@@ -245,4 +275,6 @@ def _dump(known: _Engine) -> dict[str, Any]:
         "identity": [sorted(tgids), start_s, model],
         "account": known.account.dump(),
         "watches": {device: watch.dump() for device, watch in known.watches.items()},
+        "answer": None if known.answer is None else known.answer.dump(),
+        "retained": None if known.retained is None else list(known.retained),
     }

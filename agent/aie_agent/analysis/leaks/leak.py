@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter
 from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
-from aie_agent.analysis.leaks.standing import FAST, NOTHING, End, Past, Standing, after_bin, after_cell, first_found
+from aie_agent.analysis.leaks.standing import FAST, NOTHING, End, Past, Standing, after_bin, after_cell, first_found, gave_back
 from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_quiet, rise
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
@@ -122,9 +122,17 @@ class Line:
         """Whether known caches lie in this line, so that they are taken off."""
         self._by = self._by._replace(of_cache=1.0 if holds else 0.0)
 
-    def probed(self, time_s: float) -> None:
-        """The engine was made to give back what it only retains: memory that returns now was retained."""
+    def probed(self, time_s: float, given_bytes: float | None = None) -> bool:
+        """The engine was made to give back what it only retains, and gave back so much of this (None: not told). Whether that
+        settles it: half of the rise came back at once, so it was retained, and is none any more. What is not told shows by the
+        floors: memory that returns soon after was retained as well."""
         self._probed_s = time_s
+        before = self.standing
+        if before.level == "none" or given_bytes is None or not gave_back(before, given_bytes, self._by):
+            return False
+        self.standing = NOTHING
+        self._note_end(before, "returned", time_s)
+        return True
 
     def time_s(self, bin_number: int) -> float:
         """When a bin began."""

@@ -66,6 +66,11 @@ class LeakSettings:
     full_soon_s: float = 6 * 3600.0
 
     @property
+    def day_s(self) -> float:
+        """A day."""
+        return 86_400.0 / self.time_scale
+
+    @property
     def bin_s(self) -> float:
         """Length of a bin."""
         return self.cell_s * CELLS_PER_BIN

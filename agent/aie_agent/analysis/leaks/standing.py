@@ -125,6 +125,12 @@ def after_bin(
     return (NOTHING, "stopped") if _has_stopped(standing, bins, by, settings) else (standing, None)
 
 
+def gave_back(standing: Standing, given_bytes: float, by: Adjust) -> bool:
+    """Whether so much, given back at once because it was asked for, is no chance: half of the rise."""
+    rise = standing.peak.adjusted(by) - standing.base.adjusted(by)
+    return given_bytes > 0 and given_bytes >= _RETURNED_PROBED * rise
+
+
 def level_with(standing: Standing, left_s: float | None, settings: LeakSettings) -> Level:
     """What a standing is where memory is full in `left_s` (None: not known): what rose suddenly is a leak if that is soon."""
     soon = left_s is not None and left_s < settings.full_soon_s

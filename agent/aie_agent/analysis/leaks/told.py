@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.leaks.accounting import LOST_SHARE_PER_HOUR, Kv
 from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
+from aie_agent.analysis.leaks.probes import STEP_WORDS, Answer
 from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.standing import Standing, level_with
 from aie_agent.analysis.leaks.watch import Found
 from aie_telemetry.api import Evidence, Finding, Severity
+from aie_telemetry.memory_probe import LEFT_OUT
 
 LEAK: Final = "memory_leak"
 FRAGMENTATION: Final = "memory_fragmentation"
+RETENTION: Final = "memory_retention"
 KV_ACCOUNTING: Final = "kv_accounting"
 
 _KV_USED: Final = "aie_engine_kv_used_tokens"
@@ -46,20 +49,99 @@ _ADVICE: Final[dict[LeakClass, str]] = {
 }
 _PLAIN_ADVICE: Final = "Restart it before the memory is full."
 
+_RETENTION_ADVICE: Final = {
+    "gc_collect": (
+        "It lies in reference cycles until a full collection comes, and those are rare: break the cycles (weakref, del), or call"
+        " gc.collect() at idle now and then. Large objects in cycles are the worst."
+    ),
+    "empty_cache": (
+        "torch's allocator keeps it for requests to come. Where it grows without end, sizes differ too much:"
+        " PYTORCH_ALLOC_CONF=expandable_segments:True, or torch.cuda.empty_cache() at idle."
+    ),
+    "malloc_trim": (
+        "glibc's malloc keeps what was freed, an arena for each thread: MALLOC_ARENA_MAX=2 or MALLOC_TRIM_THRESHOLD_=131072 in its"
+        " environment, another malloc (jemalloc, tcmalloc), or malloc_trim(0) at idle."
+    ),
+}
+
 
 class Rising(NamedTuple):
-    """A line that rises on a device: what it is, how much memory is left there (None: not known), and which modules and sizes of
-    allocations grew meanwhile, in sentences."""
+    """A line that rises on a device: what it is, how much memory is left there (None: not known), which modules and sizes of
+    allocations grew meanwhile, in sentences, and what the engine answered last when it was asked to give back what it retains."""
 
     device: str
     found: Found
     free_bytes: float | None
     grew: tuple[Evidence, ...] = ()
+    answer: Answer | None = None
 
     @property
     def time_to_full_s(self) -> float | None:
         """At the present rate."""
         return None if self.free_bytes is None else self.free_bytes / self.found.standing.slope.value
+
+    @property
+    def answer_since(self) -> Answer | None:
+        """What it answered since this rises."""
+        return self.answer if self.answer is not None and self.answer.time_s >= self.found.standing.since_s else None
+
+
+class Retained(NamedTuple):
+    """Memory that rose and came back when it was asked for, at `at_s`: on which device, of which line, since when it rose and by
+    how much; how much came back in all, by which step most, how much by that and how long it took."""
+
+    device: str
+    words: str
+    metric: str
+    since_s: float
+    at_s: float
+    risen_bytes: float
+    given_bytes: float
+    step: str
+    step_bytes: float
+    step_s: float
+
+    @classmethod
+    def restored(cls, values: Sequence[Any]) -> Retained:
+        """What stood in a saved state. Raises ValueError or TypeError for anything else."""
+        device, words, metric, since_s, at_s, risen, given, step, step_bytes, step_s = values
+        if step not in STEP_WORDS:
+            raise ValueError(f"no step of a memory probe: {step!r}")
+        since, at, rose, gave, by_step, took = map(float, (since_s, at_s, risen, given, step_bytes, step_s))
+        return cls(str(device), str(words), str(metric), since, at, rose, gave, str(step), by_step, took)
+
+
+def retained(found: Found, answer: Answer, device: str) -> Retained | None:
+    """What an answer settled; None where it names no step for it."""
+    spec, standing = found.line, found.standing
+    best, given = answer.best_step(spec.name, device), answer.given(spec.name, device)
+    if best is None or given is None:
+        return None
+    risen = standing.peak.size_bytes - standing.base.size_bytes
+    step, step_bytes = best
+    return Retained(
+        device, spec.words, spec.metric, standing.since_s, answer.time_s, risen, given, step.name, step_bytes, step.seconds
+    )
+
+
+def retention(subject: str, what: Retained) -> Finding:
+    """The finding of memory that is retained: no leak, and worth knowing where it is much."""
+    step = STEP_WORDS[what.step]
+    rose = f"{what.words} on {what.device} had risen by {size(what.risen_bytes)}, as a leak does"
+    gave = (
+        f"asked to give back what it retains, the engine gave back {size(what.given_bytes)}: {size(what.step_bytes)} by {step}"
+        f" in {what.step_s:.3g} s (limit: half of the rise)"
+    )
+    return Finding(
+        cause=RETENTION,
+        subject=subject,
+        severity="info",
+        since_s=what.since_s,
+        summary=f"{subject}: memory is retained on {what.device}, not leaked: {step} gave back {size(what.step_bytes)}",
+        evidence=(Evidence(text=rose, metric=what.metric), Evidence(text=gave, metric=what.metric)),
+        advice=_RETENTION_ADVICE[what.step],
+        device=what.device,
+    )
 
 
 def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None, settings: LeakSettings) -> Finding:
@@ -109,10 +191,28 @@ def _evidence(rising: Sequence[Rising], requests_per_s: float | None, settings: 
             text = f"{size(each.free_bytes)} are left on {each.device}: {full}"
             yield Evidence(text=text, metric="aie_leak_time_to_full_seconds")
         yield from each.grew
+        yield from _kept(each)
+
+
+def _kept(rising: Rising) -> Iterator[Evidence]:
+    """What came of asking for it: of a line that still rises it was not enough."""
+    answer, spec, standing = rising.answer_since, rising.found.line, rising.found.standing
+    if answer is None:
+        return
+    given = answer.given(spec.name, rising.device)
+    if given is None:
+        yield Evidence(text=f"the engine was asked for it, and it rises after {answer.done}", metric=spec.metric)
+        return
+    risen = size(standing.peak.size_bytes - standing.base.size_bytes)
+    text = f"kept after {answer.done}: they gave back {size(max(given, 0.0))} of {risen} (limit: half of the rise)"
+    yield Evidence(text=text, metric=spec.metric)
 
 
 def _not_visible(rising: Rising) -> Iterator[str]:
     found = rising.found
+    answer = rising.answer_since
+    for name, reason in answer.left_out if answer is not None else ():
+        yield f"what {STEP_WORDS.get(name, name)} would give back: {LEFT_OUT.get(reason, reason)}"
     if found.leak_class == "unknown":
         yield "what the engine's allocator holds: it does not tell, so neither is told whose memory grows"
     if found.leak_class == "outside_allocator" and rising.device == "cpu":

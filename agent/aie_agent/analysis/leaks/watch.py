@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.leaks.leak import Line
@@ -94,6 +94,13 @@ class Watch:
         if sample.cache_bytes is not None and sample.time_s >= self._next_cell_s:
             self._next_cell_s = sample.time_s + self._settings.cell_s
             self._place_cache()
+
+    def probed(self, time_s: float, given: Callable[[str], float | None]) -> list[Found]:
+        """The engine was made to give back what it only retains; `given` tells, of a line by its name, how much came back. The
+        lines that this settles: what rose was retained."""
+        rising = self.found()
+        ended = {name for name, line in self.lines.items() if line.probed(time_s, given(name))}
+        return [each._replace(how="probed") for each in rising if each.line.name in ended]
 
     def restart(self) -> None:
         """What it watches begins anew, and so does its warm-up. A leak that was found until then stays found."""
