@@ -90,6 +90,12 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
         "OpenTelemetry collector that takes spans by OTLP over HTTP, such as http://localhost:4318",
     ),
     ("--trace-rate", "trace_rate", float, "share of the requests without a traceparent that become spans"),
+    (
+        "--memory-probe",
+        "memory_probe_s",
+        _duration,
+        "when the agent suspects a leak, give back what memory is only retained: at most once in this time, such as 10m (default: off)",
+    ),
 )
 
 

@@ -30,7 +30,8 @@ class EngineConfig:
     `kv_tokens` is the size of the KV cache (SmolLM2 in fp32: 46 kB a token, 377 MB for 8192). `threads` None leaves a core
     to the rest of the host. `response_cache_bytes` 0 keeps no answers. `statsd` is `aie_hooks`' endpoint: None finds the
     agent of this user, "off" sends nothing. `otlp_endpoint` is a collector's URL; of the requests that no caller traces,
-    `trace_rate` become spans there.
+    `trace_rate` become spans there. `memory_probe_s` is the least time between two memory probes, for which the agent asks
+    (`aie_hooks.MemoryProbe`); None does not listen to it.
     """
 
     model: str
@@ -54,6 +55,7 @@ class EngineConfig:
     statsd: str | None = None
     otlp_endpoint: str | None = None
     trace_rate: float = 0.1
+    memory_probe_s: float | None = None
 
     def __post_init__(self) -> None:
         max_threads = _MAX_THREADS_PER_CORE * (os.cpu_count() or 1)

@@ -24,6 +24,7 @@ from aie_engine.tracing import otlp_provider, request_tracer
 from aie_hooks.allocator import AllocatorHook
 from aie_hooks.emitter import Emitter
 from aie_hooks.logits import LogitsHooks
+from aie_hooks.memory_probe import MemoryProbe
 from aie_hooks.requests import RequestHooks
 
 EXIT_OK: Final = 0
@@ -86,6 +87,21 @@ def _emitter(config: EngineConfig) -> Emitter:
         raise StartError(f"--statsd or --name: {error}") from error
 
 
+def _probe(config: EngineConfig, emitter: Emitter, metrics: EngineMetrics) -> MemoryProbe | None:
+    """None where the operator did not ask for it. Raises StartError for metrics that go where there is no agent's file."""
+    if config.memory_probe_s is None:
+        return None
+
+    def is_idle() -> bool:
+        counts = metrics.ledger.counts()
+        return counts.running + counts.waiting == 0
+
+    try:
+        return MemoryProbe(emitter, metrics.allocator_stats, idle=is_idle, every_s=config.memory_probe_s)
+    except ValueError as error:
+        raise StartError(f"--memory-probe: {error}; give --statsd the agent's Unix socket") from error
+
+
 def _deliver(news: list[Delivery]) -> None:
     for request, update in news:
         request.deliver(update)
@@ -100,6 +116,7 @@ class _Process:
         logits = LogitsHooks(emitter, model=config.model_name)
         self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time(), logits=logits)
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)
+        self._probe = _probe(config, emitter, self._metrics)
         self._serving = Serving(config, self._metrics)
         self._signalled = asyncio.Event()
         self.thread = ModelThread(lambda: build_model(config, self._metrics, self._hand_out, emitter))
@@ -177,6 +194,8 @@ class _Process:
     async def _report_allocator(self) -> None:
         while True:
             self._allocator.report()
+            if self._probe is not None:
+                await asyncio.to_thread(self._probe.look)  # malloc_trim takes a while, and does not hold the interpreter
             await asyncio.sleep(_ALLOCATOR_PERIOD_S)
 
     def _hand_out(self, news: list[Delivery]) -> None:
