@@ -17,7 +17,7 @@ from aie_agent.analysis.causes import WITH_STACKS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
 from aie_agent.analysis.history import FindingHistory, is_current, is_finding
-from aie_agent.analysis.lock_contention import contended
+from aie_agent.analysis.lock_contention import LOCK_CONTENTION, contended
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock, Watchfulness
 from aie_agent.config import Config
@@ -51,7 +51,8 @@ from aie_agent.sources.selfmetrics import SelfSource
 from aie_agent.sources.statsd import StatsdSource
 from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_agent.stacks.evidence import StackEvidence
-from aie_agent.stacks.shown import LinedProbes, for_causes, page
+from aie_agent.stacks.native.evidence import NativeEvidence
+from aie_agent.stacks.shown import LinedProbes, for_causes, fought, page
 from aie_agent.state import SAVE_EVERY_S, StateFile
 from aie_agent.store import Store
 from aie_telemetry.api import StacksPage
@@ -121,7 +122,8 @@ class Agent:
         if isinstance(self._probes, BpfSource):
             self._runners.add(self._probes)
         self._stacks = StackEvidence(float(config.store.retention), self._clock)
-        lined = LinedProbes(self._probes, self._stacks.of)
+        self._native = NativeEvidence(self._probes.lock_stacks, float(config.store.retention), self._clock)
+        lined = LinedProbes(self._probes, self._stacks.of, self._native.sentences)
         self._locks = lined.locks
         gpu_since = Since()
         # Both the analysis and the snapshot of a tick look at them.
@@ -164,6 +166,7 @@ class Agent:
                 own = [
                     group.create_task(self._tick_for_ever(), name="tick"),
                     group.create_task(self._stacks.run(), name="stacks"),
+                    group.create_task(self._native.run(), name="native stacks"),
                 ]
                 await stop.wait()
                 for task in own:
@@ -231,6 +234,8 @@ class Agent:
             suspicions = {(each.cause, each.subject) for each in findings if each.cause in WITH_STACKS}
             suspicions |= {(cause, engine) for engine in view.engines for cause in contended(view, engine, now_s)}
             self._stacks.follow(suspicions, self._tgids, now_s)
+            fighting = {engine for cause, engine in suspicions if cause == LOCK_CONTENTION}
+            self._native.follow(fighting, lambda engine: fought(self._locks(engine)), now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)
         self._lines.update(findings, now_s)
@@ -274,7 +279,7 @@ class Agent:
 
     def _stacks_of(self, engine: str, cause: str) -> Stacks | None:
         pair = self._stacks.of(engine, cause)
-        return None if pair is None else for_causes(pair, self._locks(engine))
+        return None if pair is None else for_causes(pair, self._locks(engine), self._native.problems(engine))
 
     def _stacks_page(self, engine: str) -> StacksPage | None:
         pair = self._stacks.of(engine)

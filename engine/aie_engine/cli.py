@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NoReturn
 
 from aie_engine.config import ConfigError, EngineConfig
@@ -96,6 +97,24 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
         _duration,
         "when the agent suspects a leak, give back what memory is only retained: at most once in this time, such as 10m (default: off)",
     ),
+    (
+        "--sample-outputs",
+        "sample_outputs",
+        float,
+        "share of the answers whose entropy, surprisal and length the hooks send, for drift",
+    ),
+    (
+        "--canary-every",
+        "canary_every_s",
+        _duration,
+        "computes one fixed prompt so often, by which a changed model is seen (default: never)",
+    ),
+    (
+        "--degrade-file",
+        "degrade_file",
+        Path,
+        "file in which an agent (drift.on_alarm) says that answers are not to be trusted; they are marked, and not kept",
+    ),
 )
 
 
@@ -113,7 +132,7 @@ def _parser() -> _Parser:
 
 
 def _metavar(kind: Any) -> str:
-    return {int: "N", float: "X", _duration: "TIME"}.get(kind, "TEXT")
+    return {int: "N", float: "X", _duration: "TIME", Path: "PATH"}.get(kind, "TEXT")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ class EngineConfig:
     to the rest of the host. `response_cache_bytes` 0 keeps no answers. `statsd` is `aie_hooks`' endpoint: None finds the
     agent of this user, "off" sends nothing. `otlp_endpoint` is a collector's URL; of the requests that no caller traces,
     `trace_rate` become spans there. `memory_probe_s` is the least time between two memory probes, for which the agent asks
-    (`aie_hooks.MemoryProbe`); None does not listen to it.
+    (`aie_hooks.MemoryProbe`); None does not listen to it. Of a share `sample_outputs` of the answers the hooks tell how they look (0: of none).
+    `canary_every_s` None computes no canary: it is work that no client asked for, so the operator has to. `degrade_file` is where
+    an agent says whether answers are to be trusted.
     """
 
     model: str
@@ -56,6 +58,9 @@ class EngineConfig:
     otlp_endpoint: str | None = None
     trace_rate: float = 0.1
     memory_probe_s: float | None = None
+    sample_outputs: float = 0.1
+    canary_every_s: float | None = None
+    degrade_file: Path | None = None
 
     def __post_init__(self) -> None:
         max_threads = _MAX_THREADS_PER_CORE * (os.cpu_count() or 1)
@@ -72,6 +77,8 @@ class EngineConfig:
             (self.max_body_bytes >= 1, "--max-body-bytes", "at least 1"),
             (self.otlp_endpoint is None or _is_url(self.otlp_endpoint), "--otlp-endpoint", "a URL such as http://localhost:4318"),
             (0 <= self.trace_rate <= 1, "--trace-rate", "0 to 1"),
+            (self.sample_outputs == 0 or 1e-6 <= self.sample_outputs <= 1, "--sample-outputs", "0 or 1e-6 to 1"),
+            (self.canary_every_s is None or self.canary_every_s >= 1, "--canary-every", "at least 1s"),
             (
                 len(self.model_name) <= _MAX_MODEL_NAME,
                 "--model",

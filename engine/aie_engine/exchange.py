@@ -84,7 +84,7 @@ class Exchange:
         self._model = model = arrival.model
         self._route = route
         self._body = body
-        self._headers: dict[str, str] = {}
+        self._headers = serving.degraded.headers
         self._id = route.shape.id_prefix + uuid.uuid4().hex
         self._created = int(time.time())
         self._updates: asyncio.Queue[Update] = asyncio.Queue()
@@ -156,7 +156,7 @@ class Exchange:
         metrics.tell_hooks()
 
     def _store(self, reason: FinishReason) -> None:
-        if self._serving.cache is not None and self._key is not None:
+        if self._serving.cache is not None and self._key is not None and not self._serving.degraded.causes:
             tokens = self._text.tokens
             if self._body.alternatives is None:  # what only the hooks asked for takes no room
                 tokens = [Token(token.id) for token in tokens]

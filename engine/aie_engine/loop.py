@@ -36,6 +36,22 @@ class StepRunner(Protocol):
         ...
 
 
+class Aside(Protocol):
+    """What the loop computes beside requests, when it is due and there is a place: `Canary`. It must not raise."""
+
+    def due_in_s(self, now: float) -> float:
+        """Seconds until it is due, 0 when it is."""
+        ...
+
+    def passed_over(self, now: float) -> None:
+        """It is due, and there is no place."""
+        ...
+
+    def run(self, now: float) -> None:
+        """Computes it; it is not due then for a while."""
+        ...
+
+
 class StoppedError(Exception):
     """The model loop takes no more requests."""
 
@@ -59,8 +75,9 @@ class ModelLoop:
         hand_out: Callable[[list[Delivery]], None],
         forensics: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        aside: Aside | None = None,
     ) -> None:
-        """`forensics` is entered around every step, and sees the errors of those that fail."""
+        """`forensics` is entered around every step, and sees the errors of those that fail. `aside` is computed between steps."""
         self._runner = runner
         self._scheduler = scheduler
         self._arena = arena
@@ -68,6 +85,7 @@ class ModelLoop:
         self._hand_out = hand_out
         self._forensics = nullcontext() if forensics is None else forensics
         self._clock = clock
+        self._aside = aside
         self._wake = threading.Condition()
         self._stopping = False
         self._tell = Complaints(_log).call  # whatever metrics raise must not end what they tell of
@@ -118,9 +136,10 @@ class ModelLoop:
     def _next_plan(self) -> Plan | None:
         """Sleeps until there is a step to run; None when the loop shall stop."""
         while True:
+            self._run_aside()
             with self._wake:
-                while not self._stopping and not self._scheduler.has_requests:
-                    self._wake.wait()
+                while not self._stopping and not self._scheduler.has_requests and (idle_s := self._idle_s()) != 0.0:
+                    self._wake.wait(idle_s)
                 if self._stopping:
                     news = self._end_all("The engine is shutting down.")
                     plan = None
@@ -133,6 +152,22 @@ class ModelLoop:
             self._tell_hooks()
             if plan is None or plan.chunks:
                 return plan
+
+    def _idle_s(self) -> float | None:
+        """For how long there is nothing to do where there are no requests; None: until there are."""
+        return None if self._aside is None else self._aside.due_in_s(self._clock())
+
+    def _run_aside(self) -> None:
+        """Between two steps, and without the lock: newcomers wait for it as they wait for a step."""
+        if self._aside is None or self._aside.due_in_s(now := self._clock()) > 0.0:
+            return
+        with self._wake:
+            has_place = self._scheduler.has_place and not self._stopping
+        if has_place:
+            with annotate("aside"):
+                self._aside.run(now)
+        else:
+            self._aside.passed_over(now)
 
     def _plan(self) -> Plan:
         now = self._clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from aie_engine.response_cache import CacheStats, ResponseCache
 from aie_engine.scheduler import StepResult
 from aie_engine.stages import StageTimes
 from aie_hooks.allocator import AllocatorStats
+from aie_hooks.canary import DEFAULT_NAME, Canary
 from aie_hooks.logits import LogitsHooks
 from aie_hooks.oom import PoolState
 from aie_hooks.requests import RequestHooks
@@ -82,11 +84,19 @@ class EngineMetrics:
     """
 
     def __init__(
-        self, engine: str, model: str, hooks: RequestHooks, *, start_wall_s: float, logits: LogitsHooks | None = None
+        self,
+        engine: str,
+        model: str,
+        hooks: RequestHooks,
+        *,
+        start_wall_s: float,
+        logits: LogitsHooks | None = None,
+        canary: Canary | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._hooks = hooks
         self._logits = logits
+        self._canary = canary
         self.last_token_at: float | None = None
         self._labels = (engine, model)
         self._registry = Registry()
@@ -98,6 +108,7 @@ class EngineMetrics:
         self._ttft = self._registry.distribution("aie_engine_time_to_first_token_seconds", *self._labels)
         self._inter_token = self._registry.distribution("aie_engine_inter_token_seconds", *self._labels)
         self._queue = self._registry.distribution("aie_engine_queue_seconds", *self._labels)
+        self._refused_full = self._registry.value("aie_engine_requests_refused_full_total", *self._labels)
         self._duration = self._registry.distribution("aie_engine_request_duration_seconds", *self._labels)
         self._step = self._registry.distribution("aie_engine_step_seconds", *self._labels)
         self._batch_size = self._registry.distribution("aie_engine_step_batch_size", *self._labels)
@@ -181,6 +192,10 @@ class EngineMetrics:
             # What was cut off says nothing of the model: only who ended it.
             self._news.add(ticket.logits.end if outcome is Outcome.OK else ticket.logits.discard)
 
+    def refused_full(self) -> None:
+        """A request is refused for want of a place; besides, it has its outcome as any other."""
+        self._refused_full.add(1)
+
     def step(self, result: StepResult, duration_s: float, now: float, wall_s: float) -> None:
         """A step of the model loop ended at `now`. Equal gaps are recorded together: one call a group, not one a token."""
         self._computed(duration_s, result.requests, result.prompt_tokens + result.decode_tokens)
@@ -199,6 +214,21 @@ class EngineMetrics:
     def step_failed(self, duration_s: float, requests: int, tokens: int) -> None:
         """A step of the model loop, for so many requests and tokens, raised after so many seconds."""
         self._computed(duration_s, requests, tokens)
+
+    def canary(self, outcome: str, logprob: float | None) -> None:
+        """The canary was due: "ok" with its log-probability, which may be no number, or "failed" or "skipped". No request is
+        counted and no time observed: it is nobody's."""
+        if logprob is not None and not math.isfinite(logprob):
+            outcome = "nonfinite"
+        elif logprob is not None:
+            self._set("aie_engine_canary_logprob_nats", logprob, DEFAULT_NAME)
+        self._registry.value("aie_engine_canary_runs_total", *self._labels, DEFAULT_NAME, outcome).add(1)
+        if self._canary is None:
+            return
+        if logprob is not None:
+            self._complaints.call(self._canary.report, logprob)
+        else:
+            self._complaints.call(self._canary.failed if outcome == "failed" else self._canary.skipped)
 
     def tell_hooks(self) -> None:
         """Tells the hooks what happened since the last time. To be called by whoever called `queued`, `admitted`, `ended` or

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import torch
 
+from aie_engine.canary import Canary, Prompt
 from aie_engine.config import EngineConfig
 from aie_engine.kv_arena import KvArena
 from aie_engine.loading import LoadedModel, default_threads, load_model
@@ -72,10 +73,11 @@ def build_model(
     """
     torch.set_num_threads(config.threads or default_threads())
     loaded = load_model(config.model, device=config.device)
-    runner = _runner(config, loaded)
+    arena = KvArena(config.kv_tokens)
+    prompt = _canary_prompt(config, loaded)
+    runner = _runner(config, loaded, 0 if prompt is None else prompt.tokens)
     _warm_up(runner, min(config.max_step_tokens, runner.max_sequence_tokens))
     _return_freed_memory()
-    arena = KvArena(config.kv_tokens)
     limits = Limits(
         max_running=config.max_running,
         max_waiting=config.max_waiting,
@@ -84,7 +86,11 @@ def build_model(
         eos_ids=loaded.tokenizer.eos_ids,
     )
     scheduler = Scheduler(limits, arena)
-    loop = ModelLoop(runner, scheduler, arena, metrics, hand_out, forensics(emitter, config.device, metrics))
+    canary = None
+    if prompt is not None and config.canary_every_s is not None:
+        canary = Canary(config.canary_every_s, lambda: prompt.logprob(runner, arena.capacity), metrics.canary)
+    watch = forensics(emitter, config.device, metrics)
+    loop = ModelLoop(runner, scheduler, arena, metrics, hand_out, watch, aside=canary)
     metrics.loaded(
         Loaded(
             version=version("aie-observability"),
@@ -106,9 +112,20 @@ def forensics(emitter: Emitter, device: str, metrics: EngineMetrics) -> OomForen
     return oom_forensics(emitter, int(device.partition(":")[2] or 0))
 
 
-def _runner(config: EngineConfig, loaded: LoadedModel) -> Runner:
+def _canary_prompt(config: EngineConfig, loaded: LoadedModel) -> Prompt | None:
+    """None where no canary is wanted. Raises StartError where it does not fit."""
+    if config.canary_every_s is None:
+        return None
     try:
-        return Runner(loaded, capacity_tokens=config.kv_tokens, max_step_tokens=config.max_step_tokens)
+        return Prompt(loaded.tokenizer, loaded.config.context, config.max_step_tokens)
+    except ValueError as error:
+        raise StartError(f"--canary-every: {error}") from error
+
+
+def _runner(config: EngineConfig, loaded: LoadedModel, canary_tokens: int) -> Runner:
+    """With token slots behind those of the KV cache that the canary alone uses."""
+    try:
+        return Runner(loaded, capacity_tokens=config.kv_tokens + canary_tokens, max_step_tokens=config.max_step_tokens)
     except (RuntimeError, MemoryError) as error:
         # torch's text goes on with C++ frames; its first line names the bytes.
         first_line = str(error).partition("\n")[0]

@@ -80,6 +80,11 @@ class ResponseCache:
         while self._held_bytes > self._max_bytes:
             self._forget(next(iter(self._answers)))
 
+    def clear(self) -> None:
+        """Forgets all answers; the counters go on."""
+        self._answers.clear()
+        self._held_bytes = 0
+
     def _forget(self, key: bytes) -> None:
         packed = self._answers.pop(key, None)
         if packed is not None:

@@ -108,6 +108,11 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     @property
+    def has_place(self) -> bool:
+        """Whether one more could run, and nobody waits to."""
+        return not self._waiting and len(self._running) < self._limits.max_running
+
+    @property
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._waiting)

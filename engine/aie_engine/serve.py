@@ -22,6 +22,7 @@ from aie_engine.server import application
 from aie_engine.serving import Model, Phase, Serving
 from aie_engine.tracing import otlp_provider, request_tracer
 from aie_hooks.allocator import AllocatorHook
+from aie_hooks.canary import Canary
 from aie_hooks.emitter import Emitter
 from aie_hooks.logits import LogitsHooks
 from aie_hooks.memory_probe import MemoryProbe
@@ -113,8 +114,10 @@ class _Process:
     def __init__(self, config: EngineConfig, listener: socket.socket, emitter: Emitter, hooks: RequestHooks) -> None:
         self._config = config
         self._listener = listener
-        logits = LogitsHooks(emitter, model=config.model_name)
-        self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time(), logits=logits)
+        share = config.sample_outputs
+        logits = LogitsHooks(emitter, model=config.model_name, rate=share) if share else None
+        canary = None if config.canary_every_s is None else Canary(emitter, model=config.model_name)
+        self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time(), logits=logits, canary=canary)
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)
         self._probe = _probe(config, emitter, self._metrics)
         self._serving = Serving(config, self._metrics)

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from aie_engine.client_errors import quiet_client_errors
 from aie_engine.completions import chat_completions, completions
+from aie_engine.degrade import DegradeWatch
 from aie_engine.http_errors import ApiError, error_json, model_not_found
 from aie_engine.pauses import watch_lag, watched_collector
 from aie_engine.serving import SERVING, Serving
@@ -30,6 +31,7 @@ def application(serving: Serving) -> web.Application:
     app = web.Application(middlewares=[_errors_as_json], client_max_size=serving.config.max_body_bytes)
     app[SERVING] = serving
     app.cleanup_ctx.append(_watch_pauses)
+    app.cleanup_ctx.append(_watch_degrade_file)
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat_completions),
@@ -53,6 +55,18 @@ async def _watch_pauses(app: web.Application) -> AsyncIterator[None]:
             yield
         finally:
             lag.cancel()
+
+
+async def _watch_degrade_file(app: web.Application) -> AsyncIterator[None]:
+    """As long as the application is up, where there is such a file."""
+    serving = app[SERVING]
+    path = serving.config.degrade_file
+    watch = None if path is None else asyncio.create_task(DegradeWatch(path, serving.config.name, serving.degrade).run())
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.cancel()
 
 
 @web.middleware
@@ -105,9 +119,11 @@ async def _model(request: web.Request) -> web.Response:
     return _json(description)
 
 
-async def _health(_: web.Request) -> web.Response:
-    """Liveness: the process answers. Whether it can serve is what readiness says."""
-    return _json({"status": "ok"})
+async def _health(request: web.Request) -> web.Response:
+    """Liveness: the process answers. Whether it can serve is what readiness says. Answers that are not to be trusted are no reason
+    to kill it."""
+    causes = request.app[SERVING].degraded.causes
+    return _json({"status": "degraded", "causes": causes} if causes else {"status": "ok"})
 
 
 async def _ready(request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from aie_engine.chat_template import ChatTemplate
 from aie_engine.config import EngineConfig
+from aie_engine.degrade import State
 from aie_engine.generation import TextStream
 from aie_engine.http_errors import unavailable
 from aie_engine.loop import ModelLoop
@@ -84,6 +85,7 @@ class Serving:
         if self.cache is not None:
             metrics.watch_cache(self.cache)
         self.phase = Phase.LOADING
+        self.degraded = State()
         self._model: Model | None = None
         # Long prompts take milliseconds to encode: neither the event loop nor the model loop may wait for them.
         self._preparing = ThreadPoolExecutor(_PREPARING_THREADS, "aie-tokenize")
@@ -92,6 +94,12 @@ class Serving:
         """The model is there: requests are taken from now on."""
         self._model = model
         self.phase = Phase.SERVING
+
+    def degrade(self, state: State) -> None:
+        """From now on answers are marked as not to be trusted, and none is kept; or are trusted again."""
+        self.degraded = state
+        if state.causes and self.cache is not None:
+            self.cache.clear()
 
     def model(self) -> Model:
         """The model. Raises ApiError (503) while it loads and once the process stops."""
@@ -112,11 +120,13 @@ class Serving:
     def not_ready(self) -> str | None:
         """Why no requests should be sent here; None when they should.
 
-        Beside loading and stopping: requests run, and neither has a token come nor did the first of them begin for `stall_s`.
-        That counters stand still while requests run is the one reliable sign of a hang.
+        Beside loading and stopping: an agent says that answers are worthless. Or requests run, and neither has a token come nor did
+        the first of them begin for `stall_s`. That counters stand still while requests run is the one reliable sign of a hang.
         """
         if self.phase is not Phase.SERVING:
             return self.phase.value
+        if self.degraded.critical:
+            return f"answers are not to be trusted: {', '.join(self.degraded.causes)}"
         busy_since = self.metrics.ledger.counts().busy_since
         if busy_since is None:
             return None

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from aie_hooks.allocator import AllocatorHook as AllocatorHook
     from aie_hooks.allocator import AllocatorStats as AllocatorStats
     from aie_hooks.allocator import torch_cuda_stats as torch_cuda_stats
+    from aie_hooks.canary import Canary as Canary
     from aie_hooks.emitter import Emitter as Emitter
     from aie_hooks.emitter import EmitterStats as EmitterStats
     from aie_hooks.logits import LogitsHook as LogitsHook
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "AllocatorHook": "allocator",
     "AllocatorStats": "allocator",
+    "Canary": "canary",
     "Counter": "series",
     "Emitter": "emitter",
     "EmitterStats": "emitter",

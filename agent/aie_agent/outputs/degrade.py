@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from aie_telemetry.api import Finding
+from aie_telemetry.degraded import Degraded
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +26,23 @@ _RENEWED_S: Final = 30.0
 """After so long it is written anew, where nothing changed."""
 
 
-class Degraded(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the file: an engine, why, since when, and until when that holds unless it is written anew, in seconds since the
-    epoch by the agent's clock."""
+class Renewal:
+    """When to say what holds: at once where it changed, and again where what was said grows old. The first time always, so that
+    what an agent of before left behind is set right."""
 
-    engine: str
-    cause: str
-    severity: str
-    since_s: float
-    expires_s: float
-    summary: str
+    def __init__(self) -> None:
+        self._said: list[Finding] | None = None
+        self._said_s = 0.0
+
+    def due(self, findings: Sequence[Finding], now_s: float) -> list[Finding] | None:
+        """Those of the findings that are to be said now, none of them where nothing is wrong; None when there is nothing to say."""
+        untrusted = [finding for finding in findings if _is_degrading(finding)]
+        is_old = bool(untrusted) and not 0.0 <= now_s - self._said_s < _RENEWED_S
+        return None if self._said is not None and not is_old and _told(untrusted) == _told(self._said) else untrusted
+
+    def said(self, untrusted: list[Finding], now_s: float) -> None:
+        """What was due has been said."""
+        self._said, self._said_s = untrusted, now_s
 
 
 class DegradeFile:
@@ -45,21 +53,18 @@ class DegradeFile:
     def __init__(self, path: Path | None) -> None:
         """None: nothing is written. What stands there from before is taken for a file of an earlier run."""
         self._path = path
-        self._written: list[Finding] | None = None
-        self._written_s = 0.0
+        self._renewal = Renewal()
         self._complained = False
 
     def update(self, findings: Sequence[Finding], now_s: float) -> None:
         """The findings that hold now, seconds since the epoch."""
-        if self._path is None:
-            return
-        untrusted = [finding for finding in findings if _is_degrading(finding)]
-        is_old = bool(untrusted) and not 0.0 <= now_s - self._written_s < _RENEWED_S
-        if self._written is not None and not is_old and _told(untrusted) == _told(self._written):
+        untrusted = None if self._path is None else self._renewal.due(findings, now_s)
+        if self._path is None or untrusted is None:
             return
         try:
-            self._put(self._path, b"".join(msgspec.json.encode(_row(finding, now_s)) + b"\n" for finding in untrusted))
-            self._written, self._written_s, self._complained = untrusted, now_s, False
+            self._put(self._path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows(untrusted, now_s)))
+            self._renewal.said(untrusted, now_s)
+            self._complained = False
         except OSError as error:
             if not self._complained:
                 log.warning("drift.on_alarm: %s cannot be written: %s", self._path, error.strerror)
@@ -83,12 +88,16 @@ def _told(findings: Sequence[Finding]) -> list[tuple[str, str, str, float]]:
     return [(finding.subject, finding.cause, finding.severity, finding.since_s) for finding in findings]
 
 
-def _row(finding: Finding, now_s: float) -> Degraded:
-    return Degraded(
-        engine=finding.subject,
-        cause=finding.cause,
-        severity=finding.severity,
-        since_s=finding.since_s,
-        expires_s=now_s + VALID_S,
-        summary=finding.summary,
-    )
+def rows(untrusted: Sequence[Finding], now_s: float) -> list[Degraded]:
+    """The findings as they are said at `now_s`."""
+    return [
+        Degraded(
+            engine=finding.subject,
+            cause=finding.cause,
+            severity=finding.severity,
+            since_s=finding.since_s,
+            expires_s=now_s + VALID_S,
+            summary=finding.summary,
+        )
+        for finding in untrusted
+    ]

@@ -83,6 +83,7 @@ def test_the_page_is_what_prometheus_reads_and_the_catalogue_knows() -> None:
     metrics = new_metrics()
     loaded(metrics)
     metrics.watch_cache(ResponseCache(1000))
+    metrics.canary("ok", -1.0)
     request = new_request(ticket=metrics.enter(0.0))
     metrics.admitted(request.ticket, 0.5)
     metrics.step(StepResult(7, [request], [request], [], {0.03: 4}), 0.03, 1.0, 2_000.0)

@@ -1,0 +1,61 @@
+"""What an engine makes of the file in which an agent says that answers are not to be trusted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aie_engine.degrade import DegradeWatch, State, state_of
+from aie_telemetry.degraded import Degraded
+
+NOW_S = 1000.0
+
+
+def _line(cause: str = "output_drift", engine: str = "e", expires_s: float = NOW_S + 60, severity: str = "warning") -> bytes:
+    row = {"engine": engine, "cause": cause, "severity": severity, "since_s": 900.0, "expires_s": expires_s, "summary": "s"}
+    return msgspec.json.encode(msgspec.convert(row, Degraded)) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", State()),
+        (_line(), State(("output_drift",))),
+        (_line() + _line("input_drift") + _line(), State(("input_drift", "output_drift"))),
+        (_line("nan_logits", severity="critical"), State(("nan_logits",), critical=True)),
+        (_line(engine="another"), State()),
+        (_line(expires_s=NOW_S), State()),
+        (b"{" + _line(), State()),
+        (b'{"engine": "e"}\n\xff\xfe\n' + _line(), State(("output_drift",))),
+        (_line("a header: is, no cause\\r\\n"), State()),
+    ],
+)
+def test_only_lines_of_the_engine_that_hold_count(content: bytes, expected: State) -> None:
+    assert state_of(content, "e", NOW_S) == expected
+
+
+def test_changes_are_told_once_and_a_line_runs_out_by_itself(tmp_path: Path) -> None:
+    now_s = NOW_S
+    told: list[State] = []
+    path = tmp_path / "degraded"
+    watch = DegradeWatch(path, "e", told.append, clock=lambda: now_s)
+    watch.look(watch.read())
+    assert told == []
+    path.write_bytes(_line())
+    for _ in range(3):
+        watch.look(watch.read())
+    assert told == [State(("output_drift",))]
+    now_s += 61
+    watch.look(watch.read())
+    assert told[1:] == [State()]
+
+
+def test_a_file_that_cannot_be_read_degrades_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = DegradeWatch(tmp_path, "e", lambda _: None)
+    assert [watch.read(), watch.read()] == [b"", b""]
+    assert len(caplog.records) == 1
+    os.mkfifo(tmp_path / "pipe")
+    assert DegradeWatch(tmp_path / "pipe", "e", lambda _: None).read() == b""
