@@ -95,7 +95,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
         "--memory-probe",
         "memory_probe_s",
         _duration,
-        "when the agent suspects a leak, give back what memory is only retained: at most once in this time, such as 10m (default: off)",
+        "when the agent suspects a leak, give back memory that is only retained, at most once in this time: 10m (default: off)",
     ),
     (
         "--sample-outputs",

@@ -134,7 +134,11 @@ def test_tensors_in_cycles() -> None:
     assert "live tensors" in world.only().summary
     risen = LEAK_S * 1.5 * HOUR
     before: dict[str, Any] = {"device": "cuda0", "physical_bytes": 2 * GB, "allocated_bytes": 12 * GB, "reserved_bytes": 13 * GB}
-    collected = {"gc_collect_seconds": 0.3, "gc_collect_allocated_bytes": 12 * GB - risen, "gc_collect_reserved_bytes": 13 * GB}
+    collected: dict[str, Any] = {
+        "gc_collect_seconds": 0.3,
+        "gc_collect_allocated_bytes": 12 * GB - risen,
+        "gc_collect_reserved_bytes": 13 * GB,
+    }
     world.answer(**before, **collected, empty_cache="busy")
     shape = live_tensors(world)(1.5 * HOUR)
     world.tick(**{**shape, "allocated": shape["allocated"] - risen})
@@ -153,7 +157,11 @@ def test_fragmentation_that_empty_cache_cannot_give_back() -> None:
     world.run(26, shape)
     reserved = shape(26 * HOUR)["reserved"]
     numbers: dict[str, Any] = {"device": "cuda0", "allocated_bytes": 186 * MB, "reserved_bytes": reserved}
-    after = {"empty_cache_seconds": 0.1, "empty_cache_allocated_bytes": 186 * MB, "empty_cache_reserved_bytes": 0.9 * reserved}
+    after: dict[str, Any] = {
+        "empty_cache_seconds": 0.1,
+        "empty_cache_allocated_bytes": 186 * MB,
+        "empty_cache_reserved_bytes": 0.9 * reserved,
+    }
     world.answer(**numbers, gc_collect="failed", **after)
     world.tick(**shape(26 * HOUR))
     finding = world.only()
