@@ -10,7 +10,7 @@ AT_ONCE ?= 3
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy check-gpu faultlab fuzz setup setup-dev setup-system metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy check-gpu faultlab fuzz setup setup-dev setup-system dashboards metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -27,7 +27,7 @@ lint: setup-dev ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy --strict demo bench
+	@$(BIN)/mypy --strict demo bench dashboards/build.py
 
 format: setup-dev ## what lint would complain about, where it can be mended by a program
 	@$(BIN)/ruff check --fix .
@@ -77,6 +77,9 @@ fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ
 
 picture: setup ## docs/aie-top.svg, from the demo
 	@$(BIN)/python -m demo --picture docs/aie-top.svg
+
+dashboards: setup-dev ## the Grafana boards and docs/dashboards.md, from dashboards/boards
+	@$(BIN)/python dashboards/build.py
 
 metrics-doc: setup ## docs/metrics.md and docs/ebpf.md, from the tables that they show
 	@$(BIN)/python -m aie_telemetry.catalogue > docs/metrics.md

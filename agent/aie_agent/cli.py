@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aie_agent import config as configuration
-from aie_agent.commands import baseline, check, diagnose, drift, leak, parse_statsd, probe, stacks
+from aie_agent.commands import baseline, check, dashboards, diagnose, drift, leak, parse_statsd, probe, stacks
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _quietly(lambda: baseline.run(arguments))
     if arguments.command == "probe":
         return _quietly(lambda: probe.run(arguments))
+    if arguments.command == "dashboards":
+        return _quietly(lambda: dashboards.run(arguments))
     if arguments.command == "leak":
         return _quietly(lambda: leak.run(arguments))
     try:
@@ -85,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     leak.add_parser(commands)
     drift.add_parser(commands)
     baseline.add_parser(commands)
+    dashboards.add_parser(commands)
     return parser
 
 

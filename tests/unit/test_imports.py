@@ -19,14 +19,16 @@ FOLDERS: Final = {
     "aie_ebpf": "ebpf",
     "aie_agent": "agent",
     "aie_top": "tui",
+    "aie_dashboards": "dashboards",
 }
 MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "aie_telemetry": frozenset(),
     "aie_hooks": frozenset({"aie_telemetry"}),
     "aie_engine": frozenset({"aie_hooks", "aie_telemetry"}),
     "aie_ebpf": frozenset({"aie_telemetry"}),
-    "aie_agent": frozenset({"aie_ebpf", "aie_telemetry"}),
+    "aie_agent": frozenset({"aie_ebpf", "aie_telemetry", "aie_dashboards"}),
     "aie_top": frozenset({"aie_telemetry"}),
+    "aie_dashboards": frozenset(),
 }
 # Only the engine computes; hooks read torch's numbers where a function is asked for them.
 MAY_IMPORT_TORCH: Final = frozenset({"aie_engine", "aie_hooks"})

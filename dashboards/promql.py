@@ -1,0 +1,70 @@
+"""How boards ask: what their variables choose, and forms that every query shares, so that none adds up what must not be added.
+
+`job` stands in every `by`: an engine that is scraped directly as well as through an agent is two jobs, and never added twice. A
+rate is of a counter; a percentile is of the rates of buckets; a share has no value where there is nothing to have a share of.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+JOB: Final = 'job=~"$job"'
+INSTANCE: Final = f'{JOB}, instance=~"$instance"'
+ENGINE: Final = f'{INSTANCE}, engine=~"$engine"'
+MODEL: Final = f'{ENGINE}, model=~"$model"'
+GPU: Final = f'{INSTANCE}, gpu=~"$gpu"'
+
+OF_ENGINE: Final = "{{engine}} ({{instance}})"
+OF_HOST: Final = "{{instance}}"
+OF_GPU: Final = "GPU {{gpu}} ({{instance}})"
+
+
+def of(metric: str, scope: str = INSTANCE, extra: str = "") -> str:
+    """The series of a metric that the variables choose; `extra` are matchers beside theirs."""
+    return f"{metric}{{{scope}{', ' + extra if extra else ''}}}"
+
+
+def exactly(label: str, value: str) -> str:
+    """A matcher."""
+    return f'{label}="{value}"'
+
+
+def rate(metric: str, scope: str = INSTANCE, extra: str = "") -> str:
+    """How fast a counter rises, a second."""
+    return f"rate({of(metric, scope, extra)}[$__rate_interval])"
+
+
+def by(labels: str, expr: str, operation: str = "sum") -> str:
+    """An aggregation that keeps `job` and the labels named."""
+    kept = ", ".join(("job", labels)) if labels else "job"
+    return f"{operation} by ({kept}) ({expr})"
+
+
+def total(metric: str, labels: str, scope: str = INSTANCE, extra: str = "") -> str:
+    """The sum of rates of a counter."""
+    return by(labels, rate(metric, scope, extra))
+
+
+def quantile(share: float, histogram: str, labels: str, scope: str = INSTANCE, extra: str = "") -> str:
+    """A percentile of what a histogram saw lately, over all that is added up."""
+    return f"histogram_quantile({share:g}, {total(f'{histogram}_bucket', f'{labels}, le' if labels else 'le', scope, extra)})"
+
+
+def share(part: str, whole: str) -> str:
+    """A share of what is not nothing."""
+    return f"{part} / ({whole} > 0)"
+
+
+def top(number: int, expr: str) -> str:
+    """The largest, in order. For what is now: over time each moment has others."""
+    return f"sort_desc(topk({number}, {expr}))"
+
+
+def bottom(number: int, expr: str) -> str:
+    """The smallest, in order."""
+    return f"sort(bottomk({number}, {expr}))"
+
+
+def increase(metric: str, scope: str = INSTANCE, extra: str = "", over: str = "$__range") -> str:
+    """By how much a counter rose in the time shown."""
+    return f"increase({of(metric, scope, extra)}[{over}])"

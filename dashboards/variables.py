@@ -1,0 +1,66 @@
+"""The variables that boards share. Each depends on those before it; a board has only those that its queries use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as models
+
+from dashboards.promql import ENGINE, INSTANCE, JOB
+
+DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+"""Of every panel and variable: which Prometheus is asked is chosen at the top of the board."""
+
+_KNOWN_ENGINES: Final = '__name__=~"aie_engine_up|aie_engine_info|aie_engine_requests_running"'
+"""Engines that were seen as a process, and those of which only a page is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`query` is Prometheus' label_values. `all_value` is the regular expression of All: without one Grafana lists each value,
+    which is right where other jobs have the same labels."""
+
+    name: str
+    label: str
+    query: str
+    all_value: str | None
+    multi: bool = True
+
+
+_ROWS: Final = (
+    Variable("job", "Job", "label_values(aie_agent_info, job)", None),
+    Variable("instance", "Agent", f"label_values(aie_agent_info{{{JOB}}}, instance)", ".+"),
+    Variable("engine", "Engine", f"label_values({{{_KNOWN_ENGINES}, {INSTANCE}}}, engine)", ".*"),
+    Variable("model", "Model", f"label_values({{{_KNOWN_ENGINES}, {ENGINE}}}, model)", ".*"),
+    Variable("gpu", "GPU", f"label_values(aie_gpu_up{{{INSTANCE}}}, gpu)", ".*"),
+    Variable("one_gpu", "GPU", f"label_values(aie_gpu_up{{{INSTANCE}}}, gpu)", None, multi=False),
+)
+VARIABLES: Final = {row.name: row for row in _ROWS}
+
+
+def datasource() -> builders.DatasourceVariable:
+    """Which Prometheus is asked."""
+    return builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
+
+
+def query_variable(row: Variable) -> builders.QueryVariable:
+    """A variable whose values Prometheus tells; `one_gpu` is called `gpu` too, so that links lead from one board to the other."""
+    made = (
+        builders.QueryVariable(row.name.removeprefix("one_"))
+        .label(row.label)
+        .datasource(DATASOURCE)
+        .query({"query": row.query, "refId": f"Variable-{row.name}"})
+        .definition(row.query)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.NATURAL_ASC)
+        .multi(row.multi)
+        .include_all(row.multi)
+    )
+    if row.all_value is not None:
+        made = made.all_value(row.all_value)
+    if row.multi:
+        made = made.current(models.VariableOption(selected=True, text="All", value="$__all"))
+    return made
