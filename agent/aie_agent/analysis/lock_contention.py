@@ -32,6 +32,7 @@ from aie_agent.series import Series
 from aie_telemetry.api import Evidence, Finding, Lock
 
 WAIT_SECONDS: Final = "aie_process_wait_seconds_total"
+LOCK_CONTENTION: Final = "lock_contention"
 LOCK_WAITS: Final = "aie_process_lock_waits_total"
 
 _LOCKS_SHOWN: Final = 3
@@ -50,7 +51,7 @@ class _Rule(NamedTuple):
 
 
 _LOCK: Final = _Rule(
-    cause="lock_contention",
+    cause=LOCK_CONTENTION,
     reason="lock",
     threads=0.5,
     window_s=5.0,
@@ -172,6 +173,7 @@ def _evidence(
     fought = [lock for lock in locks if (lock.tgid, int(lock.address, 16)) not in stacks.idle]
     for lock in fought[:_LOCKS_SHOWN]:
         yield Evidence(text=_lock(lock), metric=LOCK_WAITS)
+        yield from (Evidence(text=f"at lock {lock.address} {text}", metric=LOCK_WAITS) for text in lock.native)
     for sentence in stacks.gil if rule.reason == "gil" else stacks.locks:
         yield Evidence(text=sentence, metric=WAIT_SECONDS)
 

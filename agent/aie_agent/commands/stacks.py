@@ -13,6 +13,7 @@ import msgspec
 
 from aie_agent.commands import stacks_text
 from aie_agent.commands.agent_api import DEFAULT_AGENT, AgentError, snapshot
+from aie_agent.commands.stacks_native import NativeLook, NativeSeen
 from aie_agent.stacks.evidence import MOST_PROCESSES
 from aie_agent.stacks.merge import folded, merge
 from aie_agent.stacks.model import Dump, clean
@@ -33,11 +34,13 @@ class Taken(NamedTuple):
 
 
 class _Output(msgspec.Struct):
-    """What `--json` prints. `cuda_before` is what the agent saw before the first dump, `cuda` after the last."""
+    """What `--json` prints. `native` only where it was asked for (`--kind locks`). `cuda_before` is what the agent saw before the
+    first dump, `cuda` after the last."""
 
     dumps: tuple[api.StackDump, ...]
     problems: tuple[str, ...]
     locks: tuple[api.Lock, ...] = ()
+    native: NativeSeen | None = None
     cuda_before: api.CudaUse | None = None
     cuda: api.CudaUse | None = None
 
@@ -48,7 +51,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     whom = parser.add_mutually_exclusive_group(required=True)
     whom.add_argument("--engine", metavar="NAME", help="all processes of an engine, as the running agent knows them")
     whom.add_argument("--pid", type=int, metavar="N", help="one process")
-    parser.add_argument("--kind", choices=("locks", "memory"), default="locks", help="what is asked for (default: locks)")
+    parser.add_argument(
+        "--kind",
+        choices=("locks", "memory"),
+        help="locks: with the native code that waits for them; memory: of GPUs (default: what Python's stacks say of locks)",
+    )
     parser.add_argument("--dumps", type=_count, default=3, metavar="N", help="how often to look, 1 to 100 (default: 3)")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds from look to look (default: 1)")
     parser.add_argument("--agent", default=DEFAULT_AGENT, metavar="URL", help=f"the running agent (default: {DEFAULT_AGENT})")
@@ -89,14 +96,18 @@ def run(arguments: argparse.Namespace) -> int:
         return _complain(f"engine {arguments.engine}: no process of it is known")
     if len(tgids) > MOST_PROCESSES:
         _complain(f"engine {arguments.engine} has {len(tgids)} processes: the first {MOST_PROCESSES} are looked at")
-    taken = take(tgids[:MOST_PROCESSES], arguments.dumps, arguments.interval)
+    tgids = tgids[:MOST_PROCESSES]
+    with NativeLook(tgids if arguments.kind == "locks" and arguments.form != "folded" else ()) as native:
+        taken = take(tgids, arguments.dumps, arguments.interval)
+        seen = native.seen()
     after = _engine_if_known(arguments) if before is not None else None
-    _print(arguments.form, arguments.kind, taken, before, after or before)
+    _print(arguments.form, arguments.kind, taken, seen, before, after or before)
     for problem in taken.problems:
         _complain(str(problem))
     unseen = arguments.kind == "memory" and (after or before or _NOBODY).cuda is None
     failed = any(problem.reason not in _NO_FAULT for problem in taken.problems)
-    return 1 if unseen or failed or not taken.dumps else 0
+    nothing = not taken.dumps and not (seen is not None and seen.locks)
+    return 1 if unseen or failed or nothing else 0
 
 
 _NOBODY = api.Engine(name="", state="unknown")
@@ -148,16 +159,21 @@ def _each_once(problems: Iterable[StacksError]) -> tuple[StacksError, ...]:
     return tuple({str(problem): problem for problem in problems}.values())
 
 
-def _print(form: str, kind: str, taken: Taken, before: api.Engine | None, after: api.Engine | None) -> None:
+def _print(
+    form: str, kind: str | None, taken: Taken, seen: NativeSeen | None, before: api.Engine | None, after: api.Engine | None
+) -> None:
     if form == "json":
         texts = tuple(str(problem) for problem in taken.problems)
-        output = _Output(tuple(as_api(each) for each in taken.dumps), texts)
+        output = _Output(tuple(as_api(each) for each in taken.dumps), texts, native=seen)
         if after is not None:
-            output.locks = after.locks if kind == "locks" else ()
+            output.locks = after.locks if kind != "memory" else ()
             output.cuda_before, output.cuda = (before.cuda if before else None, after.cuda) if kind == "memory" else (None, None)
         print(msgspec.json.encode(output).decode())
         return
-    if not taken.dumps and kind == "locks":
+    if seen is not None:
+        for line in stacks_text.native(seen, taken.dumps):
+            print(line)
+    if not taken.dumps and kind != "memory":
         return  # why stands on standard error
     threads = merge(taken.dumps)
     if form == "folded":

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+from aie_agent.commands.stacks_native import NativeLock, NativeSeen
 from aie_agent.stacks.merge import MergedThread, tree
 from aie_agent.stacks.model import Dump, Frame, clean
 from aie_agent.stacks.sentences import word
-from aie_agent.stacks.waiting import Waiters, place, waiters
+from aie_agent.stacks.waiting import Waiters, line_of, place, waiters
 from aie_telemetry import api
 
 _INDENT: Final = "    "
@@ -26,6 +27,25 @@ def locks(dumps: Sequence[Dump], threads: Sequence[MergedThread], engine: api.En
     yield from _waiting(found, Counter(dump.tgid for dump in dumps))
     waiting = {(each.tgid, name) for each in found for name in each.threads}
     yield from _threads(dumps, threads, waiting)
+
+
+def native(seen: NativeSeen, dumps: Sequence[Dump]) -> Iterator[str]:
+    """The locks that native code waits for or Python code, with who called; beside each the line of Python, where it is known."""
+    title = "threads that wait for locks" if seen.window_s else "threads that wait at one place, for a lock or for work"
+    yield f"{title}, by native code: {'' if seen.locks else 'none were seen'}".rstrip()
+    for lock in seen.locks:
+        where = line_of(dumps, (lock.tgid, lock.address))
+        python = f", at {where.place}" if where is not None else ""
+        yield f"{_INDENT}lock {lock.address:#x} of process {lock.tgid}{python}:{_waited(lock)}"
+        yield from (f"{_INDENT * 2}{text}" for text in lock.threads)
+    if seen.idle:
+        yield f"{_INDENT}and {seen.idle} places where they wait for work, or one thread by itself"
+    for problem in seen.problems:
+        yield f"{_INDENT}not seen: {clean(problem, 500)}"
+
+
+def _waited(lock: NativeLock) -> str:
+    return "" if lock.waiting_threads is None else f" {lock.waiting_threads:.2f} threads wait on average"
 
 
 def memory(

@@ -10,16 +10,25 @@ from aie_agent.analysis.findings import Stacks
 from aie_agent.sources.bpf.build import Probes
 from aie_agent.stacks.model import Dump, Thread
 from aie_agent.stacks.sentences import Pair, gil_sentences, hang_sentences, lock_sentences
-from aie_agent.stacks.waiting import idle_futexes, line_of, place
+from aie_agent.stacks.waiting import Address, idle_futexes, line_of, place
 from aie_telemetry import api
 
 
-def for_causes(pair: Pair, locks: Sequence[api.Lock]) -> Stacks:
-    """What causes are told of a pair. `locks` are those that probes see; where they see none, shared futexes are taken for them."""
-    known = [(lock.tgid, int(lock.address, 16)) for lock in locks if lock.kind == "lock"]
+def for_causes(pair: Pair, locks: Sequence[api.Lock], problems: tuple[str, ...] = ()) -> Stacks:
+    """What causes are told of a pair. `locks` are those that probes see; where they see none, shared futexes are taken for them.
+    `problems` are more that stand beside the pair's."""
     return Stacks(
-        hang_sentences(pair), lock_sentences(pair, known or None), gil_sentences(pair), idle_futexes(pair.dumps), pair.problems
+        hang_sentences(pair),
+        lock_sentences(pair, fought(locks) or None),
+        gil_sentences(pair),
+        idle_futexes(pair.dumps),
+        pair.problems + problems,
     )
+
+
+def fought(locks: Sequence[api.Lock]) -> tuple[Address, ...]:
+    """The processes and addresses of locks. The interpreter lock's waiters are told by Python's stacks alone."""
+    return tuple((lock.tgid, int(lock.address, 16)) for lock in locks if lock.kind == "lock")
 
 
 def with_lines(locks: Sequence[api.Lock], pair: Pair | None) -> tuple[api.Lock, ...]:
@@ -35,19 +44,34 @@ def _with_line(lock: api.Lock, pair: Pair) -> api.Lock:
     return lock if where is None else msgspec.structs.replace(lock, line=where.place)
 
 
-class LinedProbes:
-    """Probes, whose locks have the lines that stacks tell."""
+def _none(engine: str, lock: Address) -> tuple[str, ...]:
+    """Where nobody looks at native stacks."""
+    return ()
 
-    def __init__(self, probes: Probes, pair_of: Callable[[str], Pair | None]) -> None:
+
+class LinedProbes:
+    """Probes, whose locks have the lines that Python's stacks tell, and the callers that native ones do. `native_of` is asked for
+    an engine and a lock."""
+
+    def __init__(
+        self, probes: Probes, pair_of: Callable[[str], Pair | None], native_of: Callable[[str, Address], tuple[str, ...]] = _none
+    ) -> None:
         self._probes = probes
         self._pair_of = pair_of
+        self._native_of = native_of
+        self.lock_stacks = probes.lock_stacks
         self.coverage = probes.coverage
         self.note = probes.note
         self.counts = probes.counts
 
     def locks(self, engine: str) -> tuple[api.Lock, ...]:
         """As the probes tell them."""
-        return with_lines(self._probes.locks(engine), self._pair_of(engine))
+        locks = with_lines(self._probes.locks(engine), self._pair_of(engine))
+        return tuple(self._with_callers(engine, lock) for lock in locks)
+
+    def _with_callers(self, engine: str, lock: api.Lock) -> api.Lock:
+        told = self._native_of(engine, (lock.tgid, int(lock.address, 16))) if lock.kind == "lock" else ()
+        return msgspec.structs.replace(lock, native=told) if told else lock
 
 
 def page(pair: Pair) -> api.StacksPage:

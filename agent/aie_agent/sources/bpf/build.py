@@ -8,6 +8,7 @@ from typing import Protocol
 from aie_agent.config import BpfSection
 from aie_agent.identity import Engines
 from aie_agent.samples import Count
+from aie_agent.sources.bpf.lock_windows import Looked
 from aie_agent.sources.bpf.source import EVERYTHING, BpfSource, XidTeller, nobody
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf import prerequisites
@@ -20,6 +21,9 @@ class Probes(Protocol):
 
     def locks(self, engine: str) -> tuple[api.Lock, ...]:
         """The locks that its threads waited for longest."""
+
+    async def lock_stacks(self, engine: str, locks: Sequence[tuple[int, int]], seconds: float) -> Looked:
+        """Stacks of its threads that begin to wait at these locks within `seconds`."""
 
     def coverage(self, engine: str) -> tuple[api.Coverage, ...]:
         """What can be seen of it, and what cannot."""
@@ -40,6 +44,10 @@ class NoProbes:
     def locks(self, engine: str) -> tuple[api.Lock, ...]:
         """None."""
         return ()
+
+    async def lock_stacks(self, engine: str, locks: Sequence[tuple[int, int]], seconds: float) -> Looked:
+        """None, for the reason."""
+        return Looked((), "; ".join(each.reason for each in self._coverage) or "there are no probes")
 
     def coverage(self, engine: str) -> tuple[api.Coverage, ...]:
         """The reason, the same for every engine."""

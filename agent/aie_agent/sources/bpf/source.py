@@ -14,6 +14,7 @@ from aie_agent.samples import Batch, Count
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.bpf.child import COMMAND, Child, ChildError
 from aie_agent.sources.bpf.keeper import Keeper
+from aie_agent.sources.bpf.lock_windows import LockWindows, Looked
 from aie_agent.sources.bpf.points import WHOLE, Levels, UnfitError, add_up, kinds_held
 from aie_agent.sources.bpf.recent import RecentLocks, summary
 from aie_agent.sources.bpf.targets import Watched, search
@@ -71,6 +72,7 @@ class BpfSource:
         self._kinds: dict[str, dict[str, None]] = {}
         self._coverage: tuple[Coverage, ...] = ()
         self._locks = RecentLocks(window_s)
+        self._lock_windows = LockWindows()
 
     async def collect(self, now_s: float) -> Batch:
         """What the child reported since the last time. Raises SourceError while there is no child that works."""
@@ -82,6 +84,7 @@ class BpfSource:
         except ChildError as error:
             await self._keeper.failed(error)
             self._forget()
+            self._lock_windows.fail(str(error))
             raise SourceError(str(error)) from error
 
     async def close(self) -> None:
@@ -91,6 +94,12 @@ class BpfSource:
     def locks(self, engine: str) -> tuple[api.Lock, ...]:
         """The locks of an engine that threads waited for longest."""
         return self._locks.of(engine)
+
+    async def lock_stacks(self, engine: str, locks: Sequence[tuple[int, int]], seconds: float) -> Looked:
+        """Stacks of an engine's threads that begin to wait at these locks (tgid, address) within `seconds`."""
+        if self._child is None:
+            return Looked((), self._keeper.reason or "probes are not ready")
+        return await self._lock_windows.look(self._child.send, engine, locks, seconds)
 
     def coverage(self, engine: str) -> tuple[api.Coverage, ...]:
         """What can be seen of an engine, and what cannot."""
@@ -124,6 +133,7 @@ class BpfSource:
 
     def _batch(self, messages: Sequence[Report | WindowClosed], ready: Ready, now_s: float) -> Batch:
         batch = Batch(self.name, now_s)
+        self._lock_windows.take(messages)
         reports = [each for each in messages if isinstance(each, Report)]
         for report in reports:
             self._coverage = self._coverage if report.coverage is None else report.coverage

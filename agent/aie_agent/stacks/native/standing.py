@@ -1,6 +1,5 @@
 """Threads that wait at a futex now, as /proc has them. What probes do not see is a wait that began before they came.
 
-
 The kernel tells where such a thread waits, its program counter and its stack pointer (/proc/PID/task/TID/syscall), and its stack
 can be read (/proc/PID/mem): it stands still while it waits, and nothing is stopped for it. Its other registers are not told; the
 tables of x86_64 code hardly need them. On aarch64 the innermost function's return address is in one: there only that is known.
