@@ -13,7 +13,16 @@ from aiohttp import web
 from aie_engine.answers import CHAT, TEXT
 from aie_engine.errors import ChatTemplateError
 from aie_engine.exchange import Arrival, Exchange, Route, no_place, too_long
-from aie_engine.http_errors import ApiError, bad_request, body_too_slow, deadline_passed, model_not_found, outcome_of, unavailable
+from aie_engine.http_errors import (
+    QUEUE_FULL,
+    ApiError,
+    bad_request,
+    body_too_slow,
+    deadline_passed,
+    model_not_found,
+    outcome_of,
+    unavailable,
+)
 from aie_engine.ledger import Ticket
 from aie_engine.prompts import encode_prompt
 from aie_engine.protocol import COMPLETION_DEFAULT_TOKENS, ChatRequest, Common, CompletionRequest, decode
@@ -75,6 +84,8 @@ async def _counted(http: web.Request, route: Route) -> web.StreamResponse:
     except BaseException as error:
         now = time.monotonic()
         ticket = ticket or metrics.enter(now, http.headers, route.operation)
+        if isinstance(error, ApiError) and error.code == QUEUE_FULL:
+            metrics.refused_full()
         metrics.ended(ticket, outcome_of(error), now, None, error.code if isinstance(error, ApiError) else None)
         metrics.tell_hooks()
         raise

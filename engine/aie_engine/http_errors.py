@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from aie_engine.request import Outcome
 from aie_engine.sse import SlowReaderError
+
+QUEUE_FULL: Final = "queue_full"
+"""The code of what is refused for want of a place."""
 
 
 class ApiError(Exception):
@@ -81,7 +84,7 @@ def queue_full(limit: int, retry_after_s: int) -> ApiError:
     return ApiError(
         HTTPStatus.TOO_MANY_REQUESTS,
         f"{limit} requests run and wait already, which is the limit. Retry in {retry_after_s} s.",
-        code="queue_full",
+        code=QUEUE_FULL,
         headers={"Retry-After": str(retry_after_s)},
     )
 

@@ -76,8 +76,8 @@ SUBJECT_CAUSES: Final[tuple[SubjectCause, ...]] = (
 
 _SLOW: Final = frozenset({"queue_saturation", "prefill_interference"})
 _GPU_SLOW: Final = _SLOW | {"kv_full"}
-"""Of a GPU at half its clock requests stay for longer, and fill the KV cache. Of a CPU that is starved this is not said: where memory
-for one request is left, more CPU brings no second one in."""
+"""Of a GPU at half its clock requests stay for longer, and fill the KV cache. Of a CPU that is starved this is not said: where
+memory for one request is left, more CPU brings no second one in."""
 _BROKEN: Final = frozenset({"engine_hung", "engine_down", "error_rate"})
 
 EXPLAINS: Final[dict[str, frozenset[str]]] = {

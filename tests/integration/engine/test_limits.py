@@ -39,6 +39,9 @@ def test_a_full_engine_answers_429_and_says_when_to_retry(engine: FakeEngine) ->
     assert [receive(connection).status for connection in accepted] == [200] * 3
     assert post(engine.url, CHAT, chat()).status == 200
     assert engine.outcomes() == {"rejected": 1, "ok": 4}
+    assert post(engine.url, CHAT, b"{").status == 400
+    page = {name: value for name, _, value in PageParser().parse(engine.metrics.page()).samples}
+    assert page["aie_engine_requests_refused_full_total"] == 1, "one of the two that were rejected"
 
 
 @pytest.mark.parametrize("stream", [False, True])

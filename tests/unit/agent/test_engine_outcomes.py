@@ -102,6 +102,31 @@ def test_a_flood_is_found_within_ten_seconds() -> None:
     assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
 
 
+def test_what_an_engine_refuses_for_want_of_a_place_is_a_flood_and_the_rest_is_not() -> None:
+    queue = {"requests_waiting": 30, "requests_running": 16}
+    bad, flood, both = EngineWorld(), EngineWorld(), EngineWorld()
+    bad.serve(60, requests_refused_full_total=0, **queue, **outcomes(ok=5, rejected=20))
+    flood.serve(60, requests_refused_full_total=20, **queue, **outcomes(ok=5, rejected=20))
+    both.serve(60, requests_refused_full_total=12, **queue, **outcomes(ok=5, rejected=20))
+    found = [[cause.__name__ for cause in CAUSES if world.engine(cause)] for world in (bad, flood, both)]
+    assert found == [["requests_rejected"], ["client_flood"], ["client_flood", "requests_rejected"]]
+    told = both.engine(client_flood)
+    assert told is not None
+    assert "120 were refused" in told.evidence[0].text
+    assert told.not_visible == ()
+
+
+def test_without_the_reason_a_long_queue_is_it_and_a_short_one_is_not() -> None:
+    long, short = EngineWorld(), EngineWorld()
+    long.serve(60, requests_waiting=8, **outcomes(ok=5, rejected=20))
+    short.serve(60, requests_waiting=7, **outcomes(ok=5, rejected=20))
+    told = long.engine(client_flood)
+    assert told is not None
+    assert "why requests are refused" in told.not_visible[0]
+    assert short.engine(client_flood) is None
+    assert short.engine(requests_rejected) is not None
+
+
 @pytest.mark.parametrize(("ok", "severity"), [(20, "info"), (1, "warning")])
 def test_requests_that_are_refused_without_a_queue(ok: int, severity: str) -> None:
     world = EngineWorld()

@@ -10,15 +10,19 @@ import pytest
 from fakes.cause_world import BEGIN_S
 from fakes.engine_world import EngineWorld
 
-from aie_agent.analysis.causes import STEADINESS
+from aie_agent.analysis.causes import EXPLAINS, STEADINESS
+from aie_agent.analysis.engine_causes.kv_full import kv_full
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
+from aie_agent.analysis.engine_causes.outcomes import client_flood, requests_rejected
 from aie_agent.analysis.engine_causes.prefill_interference import prefill_interference
 from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
+from aie_agent.analysis.explain import explain
 from aie_agent.analysis.findings import EngineCause
 from aie_agent.analysis.steady import Steady
+from aie_telemetry import api
 from aie_telemetry.catalogue import CATALOGUE
 
-CAUSES: tuple[EngineCause, ...] = (queue_saturation, kv_preemption, prefill_interference)
+CAUSES: tuple[EngineCause, ...] = (queue_saturation, kv_preemption, kv_full, prefill_interference)
 FAST = {"queue_seconds": {0.002: 4}, "time_to_first_token_seconds": {0.05: 4}}
 SLOW = {"queue_seconds": {3.0: 4}, "time_to_first_token_seconds": {3.4: 4}}
 STEADY = {"inter_token_seconds": {0.02: 100}, "step_tokens": {8.0: 50}}
@@ -50,13 +54,43 @@ def test_requests_that_wait_are_found_within_ten_seconds() -> None:
     assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
 
 
-def test_a_queue_before_a_full_cache_asks_for_memory() -> None:
+@pytest.mark.parametrize(
+    ("running", "usage", "is_full"),
+    [(16, 0.97, True), (1, 0.6, True), (2, 0.7, True), (2, 0.6, False), (100, 0.92, True), (16, 0.8, False), (8, 0.05, False)],
+)
+def test_a_queue_before_a_cache_without_room_asks_for_memory(running: int, usage: float, is_full: bool) -> None:
     world = EngineWorld()
-    world.serve(30, observes=SLOW, requests_running=16, requests_waiting=40, kv_usage_ratio=0.97)
-    finding = world.engine(queue_saturation)
-    assert finding is not None
-    assert "--kv-cache-dtype" in finding.advice
-    assert "97% taken" in finding.evidence[2].text
+    world.serve(30, observes=SLOW, requests_running=running, requests_waiting=40, kv_usage_ratio=usage, kv_capacity_tokens=64)
+    found, queue = world.engine(kv_full), world.engine(queue_saturation)
+    assert queue is not None
+    assert (found is not None) == is_full
+    if found is not None:
+        assert (found.cause, found.severity, found.since_s) == ("kv_full", queue.severity, queue.since_s)
+        assert "--kv-cache-dtype" in found.advice
+        assert f"{usage:.0%} taken" in found.evidence[0].text
+        assert "room for 64 tokens" in found.evidence[1].text
+        assert {each.metric for each in found.evidence} <= CATALOGUE.keys()
+        told = explain([queue, found], EXPLAINS, lambda _cause, _effect: True)
+        assert [each.explained_by for each in told] == ["kv_full", ""]
+
+
+@pytest.mark.parametrize("usage", [0.0, 0.6, 1.0])
+def test_a_full_cache_in_front_of_which_nobody_waits_is_none(usage: float) -> None:
+    world = EngineWorld()
+    level = {"requests_running": lambda second: second % 2, "requests_waiting": lambda second: second % 5 == 0}
+    assert first_second(world, kv_full, 120, observes=SLOW, kv_usage_ratio=usage, **level) is None
+
+
+def test_neither_a_starved_cpu_nor_refused_prompts_hide_a_cache_that_is_too_small() -> None:
+    """As the fault lab has it: one request at a time, prompts that are longer than the cache, clients that ask on."""
+    world = EngineWorld()
+    level = {"requests_running": 1, "requests_waiting": 9, "kv_usage_ratio": 0.7, "requests_refused_full_total": 0}
+    world.serve(30, observes=SLOW, outcomes={"ok": 0.5, "rejected": 3, "error": 0, "timeout": 0}, **level)
+    found = [each for cause in (kv_full, queue_saturation, client_flood, requests_rejected) if (each := world.engine(cause))]
+    assert [each.cause for each in found] == ["kv_full", "queue_saturation", "requests_rejected"]
+    starved = api.Finding(cause="cpu_starved", subject="e", severity="warning", since_s=world.now_s, summary="")
+    told = explain([starved, *found], EXPLAINS, lambda _cause, _effect: True)
+    assert {each.cause for each in told if not each.explained_by} == {"cpu_starved", "kv_full", "requests_rejected"}
 
 
 def test_without_a_histogram_of_waits_the_queue_must_be_long() -> None:
@@ -220,8 +254,9 @@ def test_nothing_is_said_of_what_is_not_known(cause: EngineCause) -> None:
     assert world.engine(cause) is None
     old = EngineWorld()
     old.serve(
-        40, observes={**SLOW, **STUTTERING}, requests_running=9, requests_waiting=9, preemptions_total=5, prompt_tokens_total=900
-    )
+        40, observes={**SLOW, **STUTTERING}, requests_running=9, requests_waiting=9, preemptions_total=5, prompt_tokens_total=900,
+        kv_usage_ratio=1.0,
+    )  # fmt: skip
     assert old.engine(cause)
     old.live(30, {})
     assert old.engine(cause) is None, "what was said is old"

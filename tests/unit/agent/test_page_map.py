@@ -136,6 +136,7 @@ def test_vllm_with_two_engines_is_one() -> None:
         "requests_total outcome=cancelled": 0,
         "requests_total outcome=error": 0,
         "requests_total outcome=rejected": 3,
+        "requests_refused_full_total": 3,
     }
     found = histograms(reading)
     assert_observed(found["time_to_first_token_seconds"], render.TTFT_NEW, [one.queue + one.prefill for one in done])
@@ -163,6 +164,7 @@ def test_what_vllms_own_code_writes() -> None:
         "requests_total outcome=cancelled": 0,
         "requests_total outcome=error": 0,
         "requests_total outcome=rejected": 0,
+        "requests_refused_full_total": 0,
     }
     found = histograms(reading)
     assert found["request_duration_seconds"].total == pytest.approx(sum(one.whole for one in done))
@@ -320,6 +322,7 @@ def test_triton_with_the_tensorrt_llm_backend() -> None:
         "kv_capacity_tokens": 64_000,
         "requests_total outcome=ok": 80,  # both versions of the model
         "requests_total outcome=rejected": 3,
+        "requests_refused_full_total": 3,
         "requests_total outcome=cancelled": 2,
         "requests_total outcome=error": 1,
     }

@@ -12,6 +12,7 @@ from aie_agent.analysis.engine_causes import (
     cache,
     cpu_fallback,
     gone,
+    kv_full,
     kv_preemption,
     out_of_memory,
     outcomes,
@@ -39,7 +40,11 @@ FIGURES = {
         f"for the first {cache.HELD_S:g} s",
         f"{cache.MIX:g} times as long",
     ),
-    "client_flood": (f"At least {outcomes.LEAST} requests", *(f"{window.share:.0%}" for window in outcomes.REJECTED_WINDOWS)),
+    "client_flood": (
+        f"At least {outcomes.LEAST} requests",
+        f"at least {outcomes.FULL_QUEUE} waited",
+        *(f"{window.share:.0%}" for window in outcomes.REJECTED_WINDOWS),
+    ),
     "cpu_fallback": (f"for {cpu_fallback.HELD_S:g} s", f"less than {cpu_fallback.IDLE:.0%} busy"),
     "cuda_oom": (f"for {out_of_memory.TOLD_S / 60:g} minutes".replace("5", "five"),),
     "engine_down": (
@@ -48,6 +53,7 @@ FIGURES = {
     ),
     "engine_stopped": (f"the last {STOPPED_S:g} s",),
     "error_rate": tuple(f"{window.share:.0%} in the last {window.seconds:g} s" for window in outcomes.ERROR_WINDOWS),
+    "kv_full": (f"{kv_full.FULL:.0%} taken", f"every look of the last {queue_saturation.HELD_S:g} s"),
     "kv_preemption": (f"At least {kv_preemption.LEAST} preemptions within {kv_preemption.WINDOW_S:g} s",),
     "oom_killed": (f"for {gone.TOLD_S / 60:g} minutes".replace("10", "ten"), f"{gone.NEAR_S:g} seconds".replace("10", "ten")),
     "prefill_interference": (
@@ -64,7 +70,6 @@ FIGURES = {
         f"every look of the last {queue_saturation.HELD_S:g} s",
         f"had waited {queue_saturation.WAIT_S:g} s",
         f"for {queue_saturation.UNMEASURED_S:g} s no fewer",
-        f"full ({queue_saturation.KV_FULL:.0%} or more)",
         f"empty within {queue_saturation.WORKED_OFF_S:g} s",
     ),
     "tokenizer_bound": (f"a tenth took {tokenizer_bound.SLOW_S * 1000:g} ms", f"at least {tokenizer_bound.SHARE:.0%} of all time"),

@@ -5,6 +5,10 @@ The rules count requests, and estimate nothing. Where little comes, a share says
 within the same window. One client that sends five broken requests in a quiet minute is `requests_rejected`, and "info": that much
 is true. Clients that leave (cancelled) never count. `error_rate` is wrong where an engine counts what a client did wrong among
 its errors; the map of pages counts HTTP 4xx as rejected. There is no other false alarm, at any length of time.
+
+A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
+Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that
+sends broken requests while such a queue stands is then called a flood, and `not_visible` says so.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ from aie_agent.analysis.findings import View
 from aie_telemetry.api import Evidence, Finding, Severity
 
 RECEIVED: Final = "aie_engine_requests_received_total"
+FULL: Final = "aie_engine_requests_refused_full_total"
 LEAST: Final = 5
 CRITICAL_SHARE: Final = 0.5
 QUEUED_SHARE: Final = 0.5
-"""Requests that wait in so much of the window's looks: the queue is what they were refused for."""
+FULL_QUEUE: Final = 8
+"""Where nobody tells why requests are refused: with so many waiting at so much of the window's looks, the queue is why."""
 
 _ENDS: Final = ("ok", "error", "timeout")
+_REFUSED: Final = ("rejected",)
 
 
 class _Window(NamedTuple):
@@ -78,9 +85,9 @@ def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
 
 
 def client_flood(view: View, engine: str, now_s: float) -> Finding | None:
-    """The finding `client_flood` at `now_s`, or None: requests are refused while others wait."""
-    found = _rejected(view, engine, now_s)
-    if found is None or not _queue_is_long(view, engine, found, now_s):
+    """The finding `client_flood` at `now_s`, or None: requests are refused because too many run and wait."""
+    found = _rejected(view, engine, now_s, for_room=True)
+    if found is None:
         return None
     received = risen(view, engine, RECEIVED, now_s - found.window.seconds, now_s)
     more = []
@@ -100,13 +107,14 @@ def client_flood(view: View, engine: str, now_s: float) -> Finding | None:
         more,
         "Find the client (the proxy's or the engine's access log) and limit it there; make clients wait as Retry-After says. If all"
         " of it is wanted, add replicas; a longer queue only makes everybody wait.",
+        () if _tells_why(view, engine, now_s) else ("why requests are refused: its page does not tell; a long queue stands",),
     )
 
 
 def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `requests_rejected` at `now_s`, or None: requests are refused, and not for want of room."""
-    found = _rejected(view, engine, now_s)
-    if found is None or _queue_is_long(view, engine, found, now_s):
+    found = _rejected(view, engine, now_s, for_room=False)
+    if found is None:
         return None
     return _refused(
         "requests_rejected",
@@ -114,15 +122,24 @@ def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
         found,
         now_s,
         "warning" if found.share >= CRITICAL_SHARE and found.bad >= 4 * LEAST else "info",
-        f"engine {engine}: {found.share:.0%} of the requests that come are refused, and no queue is why",
+        f"engine {engine}: {found.share:.0%} of the requests that come are refused, and not for want of a place",
         [],
         "Most likely clients ask for what it does not give (another model's name, a prompt that is too long, malformed JSON): the"
         " engine's access log shows the status and who it is. See whether model, version or limits changed just before.",
+        (),
     )
 
 
 def _refused(
-    cause: str, engine: str, found: _Bad, now_s: float, severity: Severity, summary: str, more: Sequence[Evidence], advice: str
+    cause: str,
+    engine: str,
+    found: _Bad,
+    now_s: float,
+    severity: Severity,
+    summary: str,
+    more: Sequence[Evidence],
+    advice: str,
+    not_visible: tuple[str, ...],
 ) -> Finding:
     text = f"of {found.ended:.0f} requests that ended in the last {found.window.seconds:g} s {found.bad:.0f} were refused"
     text = f"{text} ({found.share:.0%}, limit {found.window.share:.0%} and {LEAST} requests)"
@@ -134,11 +151,27 @@ def _refused(
         summary=summary,
         evidence=(Evidence(text=text, metric=REQUESTS), *more),
         advice=advice,
+        not_visible=not_visible,
     )
 
 
-def _rejected(view: View, engine: str, now_s: float) -> _Bad | None:
-    return _bad(view, engine, ("rejected",), (*_ENDS, "rejected"), REJECTED_WINDOWS, now_s)
+def _rejected(view: View, engine: str, now_s: float, *, for_room: bool) -> _Bad | None:
+    """The first window in which enough were refused for want of a place, or for another reason."""
+    if not _tells_why(view, engine, now_s):
+        found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), REJECTED_WINDOWS, now_s)
+        return found if found is not None and _queue_is_long(view, engine, found, now_s) == for_room else None
+    for window in REJECTED_WINDOWS:
+        found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), (window,), now_s)
+        if found is not None:
+            full = min(risen(view, engine, FULL, now_s - window.seconds, now_s) or 0.0, found.bad)
+            found = found._replace(counts={"rejected": full if for_room else found.bad - full})
+            if _is_enough(found):
+                return found
+    return None
+
+
+def _tells_why(view: View, engine: str, now_s: float) -> bool:
+    return any(series.valid_until_s >= now_s for series in view.store.scalars(FULL, engine=engine))
 
 
 def _bad(view: View, engine: str, bad: Sequence[str], ends: Sequence[str], windows: Sequence[_Window], now_s: float) -> _Bad | None:
@@ -151,13 +184,17 @@ def _bad(view: View, engine: str, bad: Sequence[str], ends: Sequence[str], windo
         if counts["ok"] is None:
             return None
         found = _Bad({end: counts[end] or 0.0 for end in bad}, sum(count or 0.0 for count in counts.values()), window)
-        if found.bad >= LEAST and found.share >= window.share:
+        if _is_enough(found):
             return found
     return None
 
 
+def _is_enough(found: _Bad) -> bool:
+    return found.bad >= LEAST and found.share >= found.window.share
+
+
 def _queue_is_long(view: View, engine: str, found: _Bad, now_s: float) -> bool:
-    """Whether requests waited at most looks of the window."""
+    """Whether many requests waited at most looks of the window."""
     start_s = now_s - found.window.seconds
     values = [
         value
@@ -165,4 +202,4 @@ def _queue_is_long(view: View, engine: str, found: _Bad, now_s: float) -> bool:
         if series.valid_until_s >= now_s
         for _, value in series.ring.since(start_s)
     ]
-    return bool(values) and sum(value > 0 for value in values) >= QUEUED_SHARE * len(values)
+    return bool(values) and sum(value >= FULL_QUEUE for value in values) >= QUEUED_SHARE * len(values)

@@ -44,21 +44,15 @@ SHARE: Final = 0.5
 LEAST: Final = 5
 WINDOWS_S: Final = (10.0, 60.0)
 UNMEASURED_S: Final = 30.0
-KV_FULL: Final = 0.8
 PEAK_S: Final = 20.0
 WORKED_OFF_S: Final = 60.0
 _LEAST_LOOKS: Final = 4
 
-_ADVICE: Final = {
-    True: (
-        "The KV cache is full: give it more memory (vLLM --gpu-memory-utilization, --kv-cache-dtype fp8; SGLang"
-        " --mem-fraction-static; aie-engine --kv-tokens), shorten what a request may ask for (--max-model-len), or add replicas."
-    ),
-    False: (
-        "Places in the batch are what is short, not memory: raise them (vLLM --max-num-seqs, SGLang --max-running-requests,"
-        " aie-engine --max-running), or add replicas; until then limit what is admitted, so that clients are refused at once."
-    ),
-}
+_ADVICE: Final = (
+    "Places in the batch are what is short, if not memory (then `kv_full` stands above this): raise them (vLLM --max-num-seqs,"
+    " SGLang --max-running-requests, aie-engine --max-running), or add replicas; until then limit what is admitted, so that clients"
+    " are refused at once."
+)
 
 
 def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
@@ -82,7 +76,7 @@ def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
         since_s=now_s - (HELD_S if is_measured else UNMEASURED_S),
         summary=f"engine {engine}: more requests {'came at once' if shrinks else 'come'} than it takes in, {waiting:.0f} wait",
         evidence=(waits, *_evidence(view, engine, waiting, kv, now_s), *_of_shrinking(left_s)),
-        advice=_ADVICE[kv is not None and kv >= KV_FULL],
+        advice=_ADVICE,
         not_visible=() if is_measured else ("how long requests wait: its page has no histogram of it",),
     )
 
@@ -136,5 +130,4 @@ def _evidence(view: View, engine: str, waiting: float, kv: float | None, now_s: 
     text = f"{waiting:.0f} requests wait now{beside}; at every look of the last {HELD_S:g} s some did (limit 0)"
     yield Evidence(text=text, metric=WAITING)
     if kv is not None:
-        full = "full" if kv >= KV_FULL else "not full"
-        yield Evidence(text=f"its KV cache is {full}: at most {kv:.0%} taken (limit {KV_FULL:.0%})", metric=KV_USAGE)
+        yield Evidence(text=f"of its KV cache at most {kv:.0%} is taken", metric=KV_USAGE)

@@ -87,6 +87,7 @@ _VLLM: Final = EngineMap(
         _same("requests_waiting", "vllm:num_requests_waiting", expected=Expected.ALWAYS),
         _ended("vllm:request_success", "finished_reason", {**_ENDED, "repetition": "ok"}, Expected.ONCE_SERVED),
         _ended_as("rejected", "vllm:admission_rejections"),
+        _same("requests_refused_full_total", "vllm:admission_rejections"),
         # `prompt_tokens` counts whole prompts, also what the prefix cache had; only the newer family says what was computed. The
         # cache's hits are counted earlier than the prompts that have them, so that no difference of the two will do.
         _only("prompt_tokens_total", "vllm:prompt_tokens_by_source", "source", "local_compute"),
@@ -179,6 +180,7 @@ _TGI: Final = EngineMap(
                 "download_adapter": "error",
             },
         ),
+        _only("requests_refused_full_total", "tgi_request_failure", "err", "overloaded"),
         # Lengths of prompts have what the prefix cache had, which a page does not say: there is no number of computed tokens.
         _observed("generation_tokens_total", "tgi_request_generated_tokens"),
         _same("request_duration_seconds", "tgi_request_duration", expected=Expected.ONCE_SERVED),
@@ -209,6 +211,8 @@ _TRITON: Final = EngineMap(
             {"REJECTED": "rejected", "CANCELED": "cancelled", "BACKEND": "error", "OTHER": "error", "": "error"},
             Expected.ALWAYS,
         ),
+        # A model's queue that is full; nothing else has this reason.
+        _only("requests_refused_full_total", "nv_inference_request_failure", "reason", "REJECTED"),
         Row(
             "aie_engine_time_to_first_token_seconds",
             (Term(("nv_inference_first_response_histogram_ms",)),),

@@ -1,0 +1,61 @@
+"""Requests wait for room in the KV cache: what runs has taken it, and another does not fit.
+
+The rule: `queue_saturation` holds, and of the last `HELD_S` seconds the KV cache was on average so full that one more request like
+those that run, whose mean share is the mean use by the mean number that ran, had no room; or it was `FULL` or more. So a cache that
+holds one request at a time is full at 60 %, with one that runs.
+
+When it is wrong: where places in the batch are used up at the same moment, both are short, and this is named: more places alone
+would not help. Some versions of TensorRT-LLM count blocks that they keep only for reuse as taken: there a queue before a batch that
+is full is called this. Where no queue is, nothing is ever said, however full the cache: the false-alarm rate is that of
+`queue_saturation`. An engine that preempts (vLLM, SGLang) has `kv_preemption` as well, which explains this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
+from aie_agent.analysis.engine_causes.readings import KV_USAGE, RUNNING, WAITING
+from aie_agent.analysis.findings import View
+from aie_agent.analysis.sustained import mean_of
+from aie_telemetry.api import Evidence, Finding
+
+CAUSE: Final = "kv_full"
+CAPACITY: Final = "aie_engine_kv_capacity_tokens"
+
+FULL: Final = 0.9
+_LEAST_READINGS: Final = 3
+_ADVICE: Final = (
+    "Give the KV cache more memory (vLLM --gpu-memory-utilization, --kv-cache-dtype fp8; SGLang --mem-fraction-static; aie-engine"
+    " --kv-tokens), shorten what a request may ask for (--max-model-len, max_tokens: aie-engine reserves the longest answer), or"
+    " add replicas. See whether its size or the lengths of requests changed just before."
+)
+
+
+def kv_full(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding `kv_full` at `now_s`, or None."""
+    queue = queue_saturation(view, engine, now_s)
+    if queue is None:
+        return None
+    used, running = (
+        mean_of(view.store.scalars(metric, engine=engine), now_s - HELD_S, now_s, _LEAST_READINGS) for metric in (KV_USAGE, RUNNING)
+    )
+    if used is None or running is None or not running:
+        return None
+    share = used / running
+    if used < FULL and used + share <= 1.0:
+        return None
+    waiting = view.store.current(WAITING, now_s, engine=engine) or 0.0
+    text = f"its KV cache was {used:.0%} taken on average over the last {HELD_S:g} s, by {running:.1f} requests"
+    full = f"{text}: {share:.0%} each, so that no other fits (limit {FULL:.0%}, or no room for one more)"
+    capacity = view.store.current(CAPACITY, now_s, engine=engine)
+    size = () if capacity is None else (Evidence(text=f"it has room for {capacity:.0f} tokens", metric=CAPACITY),)
+    return msgspec.structs.replace(
+        queue,
+        cause=CAUSE,
+        summary=f"engine {engine}: its KV cache has no room for more, {waiting:.0f} requests wait",
+        evidence=(Evidence(text=full, metric=KV_USAGE), *size, *queue.evidence),
+        advice=_ADVICE,
+    )
