@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aie_engine.complaints import Complaints
+from aie_engine.exemplars import Exemplars
 from aie_engine.hook_news import HookNews
 from aie_engine.ledger import Counts, Ledger, Lengths, Stage, Ticket
 from aie_engine.plan import Token
@@ -92,11 +93,13 @@ class EngineMetrics:
         start_wall_s: float,
         logits: LogitsHooks | None = None,
         canary: Canary | None = None,
+        exemplars: Exemplars | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._hooks = hooks
         self._logits = logits
         self._canary = canary
+        self._exemplars = exemplars or Exemplars()
         self.last_token_at: float | None = None
         self._labels = (engine, model)
         self._registry = Registry()
@@ -260,8 +263,8 @@ class EngineMetrics:
                 self._complaints.call(ticket.logits.add, detail.logprob, detail.entropy, detail.logsumexp)
         self._hooks.step(hooks, now)
 
-    def page(self) -> str:
-        """The page in Prometheus' text format."""
+    def page(self, *, openmetrics: bool = False) -> str:
+        """The page in Prometheus' text format, or as OpenMetrics, with the trace behind some observations of each latency."""
         with self._render_lock:
             # The registry's values of these families are set here and nowhere else, so a page cannot mix two views.
             self._set_counts(self.ledger.counts())
@@ -269,7 +272,9 @@ class EngineMetrics:
                 self._set_memory(self._loaded, self._loaded.kv())
             if self._cache is not None:
                 self._set_cache(self._cache.stats)
-            return self._registry.render()
+            for name, exemplar in self._exemplars.take():
+                self._registry.distribution(name, *self._labels).exemplify(exemplar)
+            return self._registry.render(openmetrics=openmetrics)
 
     def allocator_stats(self) -> AllocatorStats:
         """The allocator's numbers for the hooks. Raises RuntimeError before the model is loaded: there are none."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from aie_engine.config import EngineConfig
+from aie_engine.exemplars import Exemplars
 from aie_engine.loop import Delivery
 from aie_engine.metrics import EngineMetrics
 from aie_engine.model_thread import ModelThread, StartError, build_model
@@ -47,10 +48,11 @@ def serve(config: EngineConfig) -> int:
     provider = None if config.otlp_endpoint is None else otlp_provider(config)
     emitter = _emitter(config)
     try:
-        tracer = None if provider is None else request_tracer(config, provider)
+        exemplars = Exemplars()
+        tracer = None if provider is None else request_tracer(config, provider, exemplars.note)
         # Before anything is loaded: a port in use should not take seconds to be found out.
         hooks = RequestHooks(emitter, model=config.model_name, tracer=tracer, clock=time.monotonic)
-        process = _Process(config, _bind(config.host, config.port), emitter, hooks)
+        process = _Process(config, _bind(config.host, config.port), emitter, hooks, exemplars)
         status = asyncio.run(process.run())
         hooks.wait_for_spans(_LAST_SPANS_S)
     finally:
@@ -111,13 +113,23 @@ def _deliver(news: list[Delivery]) -> None:
 class _Process:
     """Wires the parts together and takes them down again, in order."""
 
-    def __init__(self, config: EngineConfig, listener: socket.socket, emitter: Emitter, hooks: RequestHooks) -> None:
+    def __init__(
+        self, config: EngineConfig, listener: socket.socket, emitter: Emitter, hooks: RequestHooks, exemplars: Exemplars
+    ) -> None:
         self._config = config
         self._listener = listener
         share = config.sample_outputs
         logits = LogitsHooks(emitter, model=config.model_name, rate=share) if share else None
         canary = None if config.canary_every_s is None else Canary(emitter, model=config.model_name)
-        self._metrics = EngineMetrics(config.name, config.model_name, hooks, start_wall_s=time.time(), logits=logits, canary=canary)
+        self._metrics = EngineMetrics(
+            config.name,
+            config.model_name,
+            hooks,
+            start_wall_s=time.time(),
+            logits=logits,
+            canary=canary,
+            exemplars=exemplars,
+        )
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)
         self._probe = _probe(config, emitter, self._metrics)
         self._serving = Serving(config, self._metrics)

@@ -18,6 +18,7 @@ from aie_engine.http_errors import ApiError, error_json, model_not_found
 from aie_engine.pauses import watch_lag, watched_collector
 from aie_engine.serving import SERVING, Serving
 from aie_engine.sse import SlowReaderError
+from aie_telemetry.exemplars import OPENMETRICS_CONTENT_TYPE, wants_openmetrics
 from aie_telemetry.exposition import CONTENT_TYPE
 
 _log = logging.getLogger(__name__)
@@ -134,4 +135,7 @@ async def _ready(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    return web.Response(body=request.app[SERVING].metrics.page().encode(), headers={"Content-Type": CONTENT_TYPE})
+    openmetrics = wants_openmetrics(request.headers.get("Accept"))
+    page = request.app[SERVING].metrics.page(openmetrics=openmetrics)
+    kind = OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE
+    return web.Response(body=page.encode(), headers={"Content-Type": kind, "Vary": "Accept"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from aie_engine.config import ConfigError, EngineConfig
-from aie_hooks.tracing import Trace, Tracer, span_tracer
+from aie_hooks.tracing import SpanIds, Stages, Trace, Tracer, span_tracer
 from aie_telemetry.bounded_http import bounded_session
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ def traces_url(endpoint: str) -> str:
     return urlunsplit(parts._replace(path=parts.path if parts.path.strip("/") else _TRACES_PATH))
 
 
-def request_tracer(config: EngineConfig, provider: TracerProvider) -> Tracer:
-    """The tracer for the hooks: of requests that no caller traces, the share `config.trace_rate` becomes spans."""
-    return RateTracer(span_tracer(config.name, model=config.model_name, provider=provider), config.trace_rate)
+def request_tracer(
+    config: EngineConfig, provider: TracerProvider, on_span: Callable[[SpanIds, Stages], None] | None = None
+) -> Tracer:
+    """The tracer for the hooks: of requests that no caller traces, the share `config.trace_rate` becomes spans. `on_span` is told
+    of each."""
+    tracer = span_tracer(config.name, model=config.model_name, provider=provider, on_span=on_span)
+    return RateTracer(tracer, config.trace_rate)
 
 
 class RateTracer:

@@ -38,6 +38,13 @@ class Stages(NamedTuple):
     cached: bool = False
 
 
+class SpanIds(NamedTuple):
+    """A span that was made and is sampled, in W3C's hexadecimal."""
+
+    trace_id: str
+    span_id: str
+
+
 class Trace(Protocol):
     """A request that shall become a span."""
 
@@ -71,10 +78,12 @@ def span_tracer(
     operation: str = "chat",
     provider: Any = None,
     wall_clock_ns: Callable[[], int] = time.time_ns,
+    on_span: Callable[[SpanIds, Stages], None] | None = None,
 ) -> Tracer:
     """A tracer on `provider`, an OpenTelemetry TracerProvider; None means the process's own, which must be set up before this call.
 
-    `engine` becomes `gen_ai.provider.name`, `model` `gen_ai.request.model`, `operation` `gen_ai.operation.name`. Returns
+    `engine` becomes `gen_ai.provider.name`, `model` `gen_ai.request.model`, `operation` `gen_ai.operation.name`. `on_span` is
+    told of each span that the SDK's sampler takes, on the hooks' thread: for exemplars. Returns
     `NO_TRACER` where opentelemetry is not installed or no provider was set up.
     """
     try:
@@ -86,16 +95,22 @@ def span_tracer(
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return NO_TRACER
     attributes = {"gen_ai.provider.name": engine, "gen_ai.request.model": model}
-    return SpanTracer(provider.get_tracer("aie_hooks"), model, operation, attributes, wall_clock_ns)
+    return SpanTracer(provider.get_tracer("aie_hooks"), model, operation, attributes, wall_clock_ns, on_span)
 
 
 class SpanTracer:
     """Makes spans with an OpenTelemetry `Tracer`."""
 
-    __slots__ = ("_attributes", "_model", "_operation", "_propagator", "_tracer", "_wall_clock_ns")
+    __slots__ = ("_attributes", "_model", "_on_span", "_operation", "_propagator", "_tracer", "_wall_clock_ns")
 
     def __init__(
-        self, tracer: Any, model: str, operation: str, attributes: dict[str, str], wall_clock_ns: Callable[[], int]
+        self,
+        tracer: Any,
+        model: str,
+        operation: str,
+        attributes: dict[str, str],
+        wall_clock_ns: Callable[[], int],
+        on_span: Callable[[SpanIds, Stages], None] | None = None,
     ) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -104,6 +119,7 @@ class SpanTracer:
         self._operation = operation
         self._attributes = attributes
         self._wall_clock_ns = wall_clock_ns
+        self._on_span = on_span
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, headers: Mapping[str, str] | None, operation: str | None, *, sampled: bool) -> Trace | None:
@@ -137,7 +153,7 @@ class SpanTracer:
     ) -> None:
         """Makes the span and ends it."""
         from opentelemetry.context import Context
-        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace import SpanKind, Status, StatusCode, format_span_id, format_trace_id
 
         # From one look at both clocks, so that a step of the wall clock cannot turn stages around.
         wall_ns = self._wall_clock_ns()
@@ -157,6 +173,9 @@ class SpanTracer:
         if outcome in _ERROR_STATUS:
             span.set_status(Status(StatusCode.ERROR, outcome))
         span.end(end_time=at_ns(stages.done_s))
+        made = span.get_span_context()
+        if self._on_span is not None and made.trace_flags.sampled:
+            self._on_span(SpanIds(format_trace_id(made.trace_id), format_span_id(made.span_id)), stages)
 
 
 class _SpanTrace:

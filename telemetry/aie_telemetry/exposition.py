@@ -10,7 +10,8 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 Tags = tuple[tuple[str, str], ...]
@@ -55,8 +56,10 @@ def number(value: float) -> str:
     return repr(value)
 
 
-def header(name: str, kind: str, help_: str) -> str:
-    """The two lines that open a family."""
+def header(name: str, kind: str, help_: str, *, openmetrics: bool = False) -> str:
+    """The two lines that open a family. OpenMetrics calls a counter's family as its samples, less `_total`."""
+    if openmetrics and kind == "counter":
+        name = name.removesuffix("_total")
     return f"# HELP {name} {help_.translate(_HELP_ESCAPES)}\n# TYPE {name} {kind}\n"
 
 
@@ -69,13 +72,14 @@ class HistogramText:
         self._sum = f"{name}_sum{label_text(tags)} "
         self._count = f"{name}_count{label_text(tags)} "
 
-    def render(self, counts: Sequence[float], total: float) -> str:
-        """`counts` per bucket (not cumulative), the last one above every bound; `total` is the sum of all observations."""
+    def render(self, counts: Sequence[float], total: float, exemplars: Mapping[int, str] = MappingProxyType({})) -> str:
+        """`counts` per bucket (not cumulative), the last one above every bound; `total` is the sum of all observations;
+        `exemplars` what is to stand behind a bucket, by its index."""
         lines = []
         cumulative = 0.0
-        for prefix, count in zip(self._buckets, counts, strict=True):
+        for index, (prefix, count) in enumerate(zip(self._buckets, counts, strict=True)):
             cumulative += count
-            lines.append(prefix + number(cumulative))
+            lines.append(prefix + number(cumulative) + exemplars.get(index, ""))
         lines.append(self._sum + number(total))
         lines.append(self._count + number(cumulative))
         return "\n".join(lines) + "\n"

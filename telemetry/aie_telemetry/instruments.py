@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left
 
 from aie_telemetry.catalogue import CATALOGUE, Kind, Metric
+from aie_telemetry.exemplars import Exemplar, texts
 from aie_telemetry.exposition import HistogramText, header, label_text, number
 
 
@@ -36,10 +37,11 @@ class Value:
 class Distribution:
     """One histogram series. `counts` holds one number per bucket, not cumulative, the last one above every bound."""
 
-    __slots__ = ("_bounds", "_lock", "counts", "total")
+    __slots__ = ("_bounds", "_lock", "counts", "exemplars", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
+        self.exemplars: dict[int, Exemplar] = {}
         self.counts = [0.0] * (len(bounds) + 1)
         self.total = 0.0
         self._lock = threading.Lock()
@@ -50,6 +52,10 @@ class Distribution:
         with self._lock:
             self.counts[bucket] += count
             self.total += value * count
+
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Shows an observation, which was recorded already, behind its bucket, in place of the one before."""
+        self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
 
 
 class Registry:
@@ -92,8 +98,8 @@ class Registry:
         with self._lock:
             self._values.get(name, {}).pop(label_values, None)
 
-    def render(self) -> str:
-        """The page, families in the catalogue's order."""
+    def render(self, *, openmetrics: bool = False) -> str:
+        """The page, families in the catalogue's order; as OpenMetrics it has exemplars."""
         with self._lock:
             values = {name: list(series.values()) for name, series in self._values.items()}
             distributions = {name: list(series.values()) for name, series in self._distributions.items()}
@@ -101,10 +107,11 @@ class Registry:
         for name, metric in CATALOGUE.items():
             if not (name in values or name in distributions):
                 continue
-            parts.append(header(name, metric.kind, metric.help))
+            parts.append(header(name, metric.kind, metric.help, openmetrics=openmetrics))
             parts += [f"{prefix}{number(value.value)}\n" for value, prefix in values.get(name, ())]
-            parts += [text.render(list(d.counts), d.total) for d, text in distributions.get(name, ())]
-        return "".join(parts)
+            for each, text in distributions.get(name, ()):
+                parts.append(text.render(list(each.counts), each.total, texts(dict(each.exemplars)) if openmetrics else {}))
+        return "".join(parts) + ("# EOF\n" if openmetrics else "")
 
 
 def _metric(name: str, label_values: tuple[str, ...]) -> Metric:

@@ -14,6 +14,7 @@ from fakes.fake_model import ByteTokenizer, FakeRunner
 
 from aie_engine.chat_template import ChatTemplate
 from aie_engine.config import EngineConfig
+from aie_engine.exemplars import Exemplars
 from aie_engine.kv_arena import KvArena
 from aie_engine.loop import Delivery, ModelLoop
 from aie_engine.metrics import EngineMetrics, Footprint, Loaded
@@ -37,7 +38,14 @@ class FakeEngine:
     """One engine, served on `url` by a thread. `load` ends the loading phase; until then nothing is served."""
 
     def __init__(
-        self, *, width: int = 1, template: str = _TEMPLATE, hook_rate: float = 0.1, tracer: Tracer | None = None, **settings: Any
+        self,
+        *,
+        width: int = 1,
+        template: str = _TEMPLATE,
+        hook_rate: float = 0.1,
+        tracer: Tracer | None = None,
+        exemplars: Exemplars | None = None,
+        **settings: Any,
     ) -> None:
         """`hook_rate` is the share of requests that the hooks follow. What they tell goes where the setting `statsd` says."""
         self.config = EngineConfig(model="fake", **({"kv_tokens": 4000, "statsd": "off"} | settings))
@@ -45,7 +53,7 @@ class FakeEngine:
         self.emitter = Emitter("fake", self.config.statsd)
         self.hooks = RequestHooks(self.emitter, model="fake", rate=hook_rate, tracer=tracer, clock=time.monotonic)
         self.logits = LogitsHooks(self.emitter, model="fake", rate=hook_rate)
-        self.metrics = EngineMetrics("fake", "fake", self.hooks, start_wall_s=time.time(), logits=self.logits)
+        self.metrics = EngineMetrics("fake", "fake", self.hooks, start_wall_s=time.time(), logits=self.logits, exemplars=exemplars)
         self.serving = Serving(self.config, self.metrics)
         self.url = ""
         self._width = width
