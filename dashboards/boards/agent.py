@@ -53,7 +53,7 @@ _ANSWER: Final = Row(
             steps=(Step(None, "green"), Step(120 * 2**20, "orange")),
         ),
         table(
-            "Sources that fail",
+            "Which sources fail",
             "What can be seen on which host no more? `aie-agent check` there says why, and what to do.",
             Query(f"{p.by('instance, source', p.of('aie_agent_source_up'), 'max')} == 0"),
             Query(p.by("instance, source", p.rate("aie_agent_source_failures_total"))),

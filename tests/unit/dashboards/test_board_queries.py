@@ -1,0 +1,261 @@
+"""What the boards ask: PromQL that parses, metrics and labels of the catalogue, and none of the known ways to ask wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import promql_parser as promql
+import pytest
+
+from aie_telemetry.catalogue import CATALOGUE, Kind, Metric
+from dashboards import promql as forms
+from dashboards.boards import BOARDS
+from dashboards.boards.slo import burn, good
+from dashboards.objectives import OBJECTIVES
+from dashboards.table import Situation
+from dashboards.variables import VARIABLES
+from tests.fakes.board_files import CHOSEN, JSON_FILES, Asked, board, concrete, queries
+
+SCRAPED: Final = frozenset({"job", "instance"})
+"""Labels that Prometheus gives every series."""
+OF_PROMETHEUS: Final = frozenset({"up"})
+"""Metrics of its own."""
+_PARTS: Final = ("_bucket", "_sum", "_count")
+_RATES: Final = frozenset({"rate", "increase"})
+
+QUERIES: Final = pytest.mark.parametrize("asked", queries(), ids=str)
+
+
+def metric_of(name: str) -> Metric | None:
+    """The row of the catalogue whose series are called so."""
+    for suffix in _PARTS:
+        found = CATALOGUE.get(name.removesuffix(suffix))
+        if name.endswith(suffix) and found is not None and found.kind is Kind.HISTOGRAM:
+            return found
+    found = CATALOGUE.get(name)
+    return None if found is not None and found.kind is Kind.HISTOGRAM else found
+
+
+def nodes(expr: str) -> list[Any]:
+    """All nodes of a query, outermost first. Raises ValueError where it is no PromQL."""
+    found: list[Any] = []
+    promql.walk(promql.parse(expr), found.append)
+    return found
+
+
+def of_type(expr: str, *types: type) -> Iterator[Any]:
+    """Its nodes of some types."""
+    return (node for node in nodes(expr) if isinstance(node, types))
+
+
+def complaints(expr: str) -> list[str]:
+    """What is wrong with a query, in words."""
+    return [complaint for check in CHECKS for complaint in check(expr)]
+
+
+def _unknown_names(expr: str) -> Iterator[str]:
+    for selector in of_type(expr, promql.VectorSelector):
+        metric = metric_of(selector.name)
+        if metric is None:
+            if selector.name not in OF_PROMETHEUS:
+                yield f"{selector.name} is not in the catalogue"
+            continue
+        labels = SCRAPED | set(metric.labels) | ({"le"} if selector.name.endswith("_bucket") else set())
+        for matcher in selector.matchers.matchers:
+            if matcher.name not in labels:
+                yield f"{selector.name} has no label {matcher.name}"
+
+
+def _wrong_rates(expr: str) -> Iterator[str]:
+    """A rate is of what only rises, and what only rises is looked at by its rate."""
+    rated = set()
+    for call in of_type(expr, promql.Call):
+        for argument in call.args:
+            if isinstance(argument, promql.MatrixSelector):
+                rises = _rises(argument.vector_selector.name)
+                rated.add(argument.vector_selector.prettify())
+                if call.func.name in _RATES and not rises:
+                    yield f"{call.func.name} of {argument.vector_selector.name}, which is a gauge"
+                if call.func.name not in _RATES and rises:
+                    yield f"{call.func.name} of {argument.vector_selector.name}, which is a counter"
+    for selector in of_type(expr, promql.VectorSelector):
+        # Beside a rate, a bucket may be asked whether it is there at all; and a count of starts is small enough to be read.
+        there = " and on (" in expr or selector.name == "aie_agent_bpf_starts_total"
+        if _rises(selector.name) and selector.prettify() not in rated and not there:
+            yield f"{selector.name} is a counter, and no rate is taken"
+
+
+def _rises(name: str) -> bool:
+    metric = metric_of(name)
+    return metric is not None and metric.kind in (Kind.COUNTER, Kind.HISTOGRAM)
+
+
+def _lost_jobs(expr: str) -> Iterator[str]:
+    """An engine that is scraped twice is two jobs, which are never added up."""
+    for node in of_type(expr, promql.AggregateExpr):
+        if node.modifier is None:
+            if not _ranks(node):
+                yield f"no `by`: {node.prettify()}"
+        elif node.modifier.type != promql.AggModifierType.By or "job" not in node.modifier.labels:
+            yield f"job is lost: {node.prettify()}"
+    for node in of_type(expr, promql.BinaryExpr):
+        matching = node.modifier.matching if node.modifier is not None else None
+        if matching is not None and "job" not in matching.labels:
+            yield f"jobs are mixed: {node.prettify()}"
+
+
+def _ranks(node: Any) -> bool:
+    """topk and bottomk take some of what is there, and add nothing up."""
+    return node.param is not None and node.prettify().lstrip().startswith(("topk", "bottomk"))
+
+
+def _wrong_quantiles(expr: str) -> Iterator[str]:
+    """Over rates of buckets, which are added up: never a mean of percentiles, or of means."""
+    for call in of_type(expr, promql.Call):
+        if call.func.name == "histogram_quantile":
+            inner = call.args[1]
+            rates = list(of_type(inner.prettify(), promql.Call)) if isinstance(inner, promql.AggregateExpr) else []
+            if not rates or rates[0].func.name != "rate" or "le" not in inner.modifier.labels:
+                yield f"not a sum of rates of buckets by le: {inner.prettify()}"
+    for node in of_type(expr, promql.AggregateExpr):
+        text = node.prettify().lstrip()
+        if text.startswith("avg") and any(
+            "_sum" in each.name or "_bucket" in each.name for each in of_type(text, promql.VectorSelector)
+        ):
+            yield f"a mean of means: {text}"
+
+
+def _unguarded_shares(expr: str) -> Iterator[str]:
+    """Nothing divided by nothing is NaN, which looks like an answer."""
+    for node in of_type(expr, promql.BinaryExpr):
+        if " / " not in _own_operator(node):
+            continue
+        whole = node.rhs.expr if isinstance(node.rhs, promql.ParenExpr) else node.rhs
+        if isinstance(whole, promql.NumberLiteral):
+            continue
+        guarded = isinstance(whole, promql.BinaryExpr) and " > " in _own_operator(whole)
+        if not guarded or not isinstance(whole.rhs, promql.NumberLiteral) or whole.rhs.val != 0:
+            yield f"what if it is 0? {node.rhs.prettify()}"
+
+
+def _own_operator(node: Any) -> str:
+    """The text between the two sides of a binary expression: the parser tells the operator by no name."""
+    left, right, whole = (" ".join(each.prettify().split()) for each in (node.lhs, node.rhs, node))
+    return f" {whole.removeprefix(left).removesuffix(right).strip()} "
+
+
+def _unscoped(expr: str) -> Iterator[str]:
+    """Every series is of the jobs that are chosen."""
+    for selector in of_type(expr, promql.VectorSelector):
+        matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+        for name in ("job", *(() if selector.name in OF_PROMETHEUS else ("instance",))):
+            if matchers.get(name) != CHOSEN[name]:
+                yield f"{selector.name} is not of the {name} that is chosen"
+
+
+CHECKS: Final[tuple[Callable[[str], Iterator[str]], ...]] = (
+    _unknown_names,
+    _wrong_rates,
+    _lost_jobs,
+    _wrong_quantiles,
+    _unguarded_shares,
+    _unscoped,
+)
+
+
+@QUERIES
+def test_every_query_is_right(asked: Asked) -> None:
+    assert complaints(concrete(asked.expr)) == []
+    assert "$" not in concrete(asked.expr)
+
+
+@pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
+def test_marks_on_pictures_are_asked_for_rightly(path: Any) -> None:
+    for annotation in board(path)["annotations"]["list"]:
+        assert complaints(concrete(annotation["expr"])) == []
+
+
+@pytest.mark.parametrize("row", VARIABLES.values(), ids=lambda row: row.name)
+def test_variables_ask_for_labels_that_are_there(row: Any) -> None:
+    inner, _, label = concrete(row.query).removeprefix("label_values(").removesuffix(")").rpartition(", ")
+    (selector,) = of_type(inner, promql.VectorSelector)
+    names = [matcher.value for matcher in selector.matchers.matchers if matcher.name == "__name__"]
+    asked = names[0].split("|") if names else [selector.name]
+    found = [CATALOGUE[name] for name in asked]
+    assert any(label in SCRAPED | set(metric.labels) for metric in found)
+
+
+def test_the_queries_are_of_raw_metrics() -> None:
+    """A recording rule has a colon in its name; boards work without any."""
+    names = {selector.name for asked in queries() for selector in of_type(concrete(asked.expr), promql.VectorSelector)}
+    assert not [name for name in names if ":" in name]
+    assert len(names) > 100, "they look at most of what there is"
+
+
+_S: Final = 'job=~"aie", instance=~".+"'
+_WRONG: Final = {
+    "is not in the catalogue": f"rate(aie_engine_request_total{{{_S}}}[5m])",
+    "has no label colour": f'aie_engine_up{{{_S}, colour="red"}}',
+    "which is a gauge": f"rate(aie_engine_requests_running{{{_S}}}[5m])",
+    "which is a counter": f"max_over_time(aie_engine_requests_total{{{_S}}}[5m])",
+    "no rate is taken": f"sum by (job) (aie_engine_requests_total{{{_S}}})",
+    "no `by`": f"sum(aie_engine_up{{{_S}}})",
+    "job is lost": f"sum by (engine) (aie_engine_up{{{_S}}})",
+    "jobs are mixed": f"aie_engine_up{{{_S}}} * on (engine) aie_engine_up{{{_S}}}",
+    "not a sum of rates": f"histogram_quantile(0.9, sum by (job) (rate(aie_engine_step_seconds_bucket{{{_S}}}[5m])))",
+    "a mean of means": f"avg by (job) (rate(aie_engine_step_seconds_sum{{{_S}}}[5m]))",
+    "what if it is 0?": f"aie_gpu_memory_used_bytes{{{_S}}} / aie_gpu_memory_total_bytes{{{_S}}}",
+    "is not of the job that is chosen": "aie_engine_up",
+}
+
+
+@pytest.mark.parametrize("complaint", _WRONG)
+def test_each_check_finds_what_it_is_for(complaint: str) -> None:
+    found = complaints(_WRONG[complaint])
+    assert any(complaint in each for each in found), found
+
+
+@pytest.mark.parametrize("expr", ["sum by (job) rate(x)", "rate(aie_engine_up)", "a /", ""])
+def test_what_is_no_promql_is_refused(expr: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the words are the parser's
+        nodes(expr)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.name)
+def test_an_objective_is_measured_at_a_bound_that_its_histogram_has(objective: Any) -> None:
+    metric = CATALOGUE[objective.metric]
+    if objective.bounds_s:
+        assert objective.bounds_s[0] in metric.buckets
+    assert set(objective.good) | set(objective.bad) <= {"ok", "error", "cancelled", "timeout", "rejected"}
+    assert 0 < objective.budget < 1
+    for expr in (good(objective, "5m"), burn(objective, "5m")):
+        assert complaints(concrete(expr)) == []
+
+
+def test_a_bound_is_found_however_a_page_writes_it() -> None:
+    """Prometheus 3 writes 1.0 for 1."""
+    ttft = next(objective for objective in OBJECTIVES if objective.name == "ttft")
+    selectors = list(of_type(concrete(good(ttft, "5m")), promql.VectorSelector))
+    (bound, *_) = [matcher.value for matcher in selectors[0].matchers.matchers if matcher.name == "le"]
+    assert set(bound.split("|")) == {"1", r"1\.0"}
+
+
+def test_day_one_needs_nothing_but_a_page() -> None:
+    """Panels that an agent fills which reads a page and nothing else: on these boards the most of them."""
+    for name, least in (("overview", 0.5), ("slo", 1.0), ("engine", 0.9)):
+        found = next(board_ for board_ in BOARDS if board_.name == name)
+        plain = [panel for panel in found.panels if panel.situation is Situation.PLAIN]
+        assert len(plain) >= least * len(found.panels), name
+
+
+def test_forms() -> None:
+    assert forms.by("", "x") == "sum by (job) (x)"
+    assert forms.by("engine", "x", "max") == "max by (job, engine) (x)"
+    assert forms.share("a", "b") == "a / (b > 0)"
+    assert forms.of("m", forms.JOB) == 'm{job=~"$job"}'
+    assert forms.top(3, "x") == "sort_desc(topk(3, x))"
+    assert forms.bottom(3, "x") == "sort(bottomk(3, x))"
+    assert forms.quantile(0.5, "h", "engine", forms.JOB) == (
+        'histogram_quantile(0.5, sum by (job, engine, le) (rate(h_bucket{job=~"$job"}[$__rate_interval])))'
+    )
