@@ -2,8 +2,9 @@
 interpreter lock (`gil_contention`).
 
 The rule: so many threads, on average over the last seconds, waited for a lock; and so did half as many in most of these seconds
-taken one by one, so that a burst that is over within two seconds is none, however many threads were in it. A finding ends when
-fewer than half as many wait. Nothing is estimated: waiting time as the kernel saw it is added up.
+taken one by one, so that a burst that is over within two seconds is none, however many threads were in it. For the interpreter
+lock these are ten seconds, or six in each of which half as many waited: a burst of up to five seconds is none either way. A finding
+ends when fewer than half as many wait. Nothing is estimated: waiting time as the kernel saw it is added up.
 
 What it takes for a lock comes from the probes: a futex whose wakers have waited for it themselves. Workers that wait for work
 at a queue or a condition are of kind "idle", however many, and never count. One thread alone never waits for the GIL.
@@ -15,8 +16,9 @@ threshold is never reported; one that does so in its normal work is reported for
 lock that spins.
 
 A pool of the standard library hands its queue, a lock in C, from worker to worker while it is drained, and its workers wait there
-while they have nothing to do: to the kernel that is a fight. So the first look at the stacks is waited for, for `_PATIENCE_S`,
-and what was waited for where only such workers wait is taken off. Without stacks (no py-spy, no privilege) a busy pool is reported.
+while they have nothing to do: to the kernel that is a fight. So for a lock the first look at the stacks is waited for, for
+`_PATIENCE_S`, and what was waited for where only such workers wait is taken off. Without stacks (no py-spy, no privilege) a busy
+pool is reported.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class _Rule(NamedTuple):
     window_s: float
     summary: str
     advice: str
+    unbroken_s: float | None = None
 
 
 _LOCK: Final = _Rule(
@@ -68,6 +71,7 @@ _GIL: Final = _Rule(
         "See which threads run Python code (`aie-agent stacks --engine {engine}`, as root), and move what is not the model loop"
         " (tokenising, JSON, logging) into another process."
     ),
+    unbroken_s=6.0,
 )
 
 
@@ -97,7 +101,7 @@ def _raw(rule: _Rule, view: View, engine: str, now_s: float) -> Episode | None:
     if view.state(engine) == "down":
         return None
     current = [each for each in view.store.scalars(WAIT_SECONDS, engine=engine, reason=rule.reason) if each.valid_until_s >= now_s]
-    return episode(current[0], rule.threads, rule.threads / 2, rule.window_s) if current else None
+    return episode(current[0], rule.threads, rule.threads / 2, rule.window_s, None, rule.unbroken_s) if current else None
 
 
 def _without_idle(rule: _Rule, found: Episode, locks: Sequence[Lock], stacks: Stacks) -> Episode | None:
@@ -113,7 +117,7 @@ def _without_idle(rule: _Rule, found: Episode, locks: Sequence[Lock], stacks: St
 def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | None:
     raw = _raw(rule, view, engine, now_s)
     seen = view.stacks(engine, rule.cause) if raw is not None else None
-    if raw is None or (seen is None and now_s - raw.since_s < _PATIENCE_S):
+    if raw is None or (rule.reason == _LOCK.reason and seen is None and now_s - raw.since_s < _PATIENCE_S):
         return None
     stacks = seen or Stacks()
     locks = [lock for lock in view.locks(engine) if lock.kind == rule.reason]
@@ -132,33 +136,56 @@ def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | No
     )
 
 
-def episode(series: Series, begins: float, ends: float, window_s: float, least: float | None = None) -> Episode | None:
+def episode(
+    series: Series, begins: float, ends: float, window_s: float, least: float | None = None, unbroken_s: float | None = None
+) -> Episode | None:
     """Whether a counter of seconds says that at least `begins` threads waited, and since then at no time fewer than `ends`; each an
-    average over `window_s`. It begins only where most of its steps by themselves reach `least` (`ends`, if that is None). Looks as
-    far back as the series goes; before its first `window_s` nothing is said."""
+    average over `window_s`. It begins only where most of its steps by themselves reach `least` (`ends`, if that is None); or, with
+    `unbroken_s`, as soon as each step of that shorter time does, and their mean reaches `begins`: what is without a break needs no
+    long look. Looks as far back as the series goes; before its first window nothing is said."""
     least = ends if least is None else least
     points = list(series.ring.since(0.0))
     times = [time_s for time_s, _ in points]
     steps = [gain(before, after) for (_, before), (_, after) in pairwise(points)]
     waited = list(accumulate(steps, initial=0.0))
-    since_s, mean, first = None, 0.0, 0
+    since_s, mean, first, short = None, 0.0, 0, 0
     for now, time_s in enumerate(times):
-        while first + 1 < now and times[first + 1] <= time_s - window_s:
-            first += 1
-        if times[first] > time_s - window_s:
-            continue
-        mean = (waited[now] - waited[first]) / (time_s - times[first])
-        if since_s is None and mean >= begins and _is_no_burst(times[first : now + 1], steps[first:now], least):
-            since_s = time_s
-        elif since_s is not None and mean < ends:
+        first = _window(times, first, now, window_s)
+        short = _window(times, short, now, unbroken_s or window_s)
+        is_full = times[first] <= time_s - window_s
+        if is_full:
+            mean = (waited[now] - waited[first]) / (time_s - times[first])
+        if since_s is None:
+            most = is_full and mean >= begins and median(_rates(times, steps, first, now)) >= least
+            if most or (unbroken_s is not None and _is_unbroken(times, steps, short, now, unbroken_s, begins, least)):
+                since_s = time_s
+                mean = mean if most else (waited[now] - waited[short]) / (time_s - times[short])
+        elif is_full and mean < ends:
             since_s = None
     return None if since_s is None else Episode(since_s, mean)
 
 
-def _is_no_burst(times: Sequence[float], steps: Sequence[float], least: float) -> bool:
-    """Whether in most of the steps, taken one by one, threads waited."""
-    rates = [step / (after - before) for step, (before, after) in zip(steps, pairwise(times), strict=True) if after > before]
-    return bool(rates) and median(rates) >= least
+def _window(times: Sequence[float], first: int, now: int, window_s: float) -> int:
+    """The point from which at least `window_s` have passed, the last of them, not before `first`; else the first there is."""
+    while first + 1 < now and times[first + 1] <= times[now] - window_s:
+        first += 1
+    return first
+
+
+def _rates(times: Sequence[float], steps: Sequence[float], first: int, now: int) -> list[float]:
+    """Of each step between two points, how much a second; at least one."""
+    pairs = zip(range(first, now), pairwise(times[first : now + 1]), strict=True)
+    return [steps[at] / (after - before) for at, (before, after) in pairs if after > before] or [0.0]
+
+
+def _is_unbroken(
+    times: Sequence[float], steps: Sequence[float], first: int, now: int, unbroken_s: float, begins: float, least: float
+) -> bool:
+    """Whether so long is known, and each step of it reaches `least`, their mean `begins`."""
+    if times[first] > times[now] - unbroken_s or steps[now - 1] < least * (times[now] - times[now - 1]):
+        return False
+    mean = sum(steps[first:now]) / (times[now] - times[first])
+    return mean >= begins and min(_rates(times, steps, first, now)) >= least
 
 
 def _evidence(

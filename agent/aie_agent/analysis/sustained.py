@@ -17,14 +17,17 @@ def live(all_series: Iterable[Series], now_s: float) -> list[Series]:
     return [series for series in all_series if series.valid_until_s >= now_s]
 
 
-def rising(all_series: Iterable[Series], begins: float, window_s: float, now_s: float) -> Episode | None:
+def rising(
+    all_series: Iterable[Series], begins: float, window_s: float, now_s: float, unbroken_s: float | None = None
+) -> Episode | None:
     """Whether the first current one of these counters rose by at least `begins` a second over `window_s`, in most of its steps
-    too, and since then never by less than half of that. Before the counter is `window_s` old nothing is said."""
+    too, and since then never by less than half of that; or, with `unbroken_s`, in each step of that shorter time. Before the
+    counter is so old nothing is said."""
     current = live(all_series, now_s)
     if not current:
         return None
     now = rate(current[:1], now_s - window_s, now_s)
-    return episode(current[0], begins, begins / 2, window_s, begins) if now is not None and now >= begins / 4 else None
+    return episode(current[0], begins, begins / 2, window_s, begins, unbroken_s) if now is not None and now >= begins / 4 else None
 
 
 def limit(found: Episode, begins: float, written: str) -> str:

@@ -16,6 +16,8 @@ from aie_agent.sources.procfs_text import CgroupPaths
 _V1_UNLIMITED: Final = 1 << 62
 # Limits change when somebody changes them: looking up the whole path every second would cost more than all else here.
 _LIMITS_KEPT_S: Final = 10.0
+# One look at a path for a whole group; who sets a quota finds the engine slow at once.
+_QUOTA_KEPT_S: Final = 2.0
 _MAX_KEPT: Final = 256
 
 
@@ -127,7 +129,7 @@ class Cgroups:
     def _quota_group(self, dialect: _Dialect, mount: str, path: str, now_s: float) -> str | None:
         key = f"{mount}{path}"
         kept = self._quotas.get(key)
-        if kept is not None and 0 <= now_s - kept[0] < _LIMITS_KEPT_S:
+        if kept is not None and 0 <= now_s - kept[0] < _QUOTA_KEPT_S:
             return kept[1]
         found = None
         for group in lineage(path):

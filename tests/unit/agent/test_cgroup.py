@@ -149,14 +149,15 @@ def test_no_cgroups_at_all(tmp_path: Path) -> None:
     assert cgroups.memory(CgroupPaths(None, None, None), 0) is None
 
 
-def test_a_limit_that_changes_is_seen_within_ten_seconds(tmp_path: Path) -> None:
+def test_a_quota_that_is_set_is_seen_within_two_seconds_and_a_limit_within_ten(tmp_path: Path) -> None:
     root = v2(tmp_path)
     write(root / "a", cpu__max="max 100000\n", cpu__stat=CPU_STAT_V2, memory__current="5\n", memory__max="max\n")
     cgroups = Cgroups(root)
     assert cgroups.throttling(unified("/a"), 100) is None
     assert cgroups.memory(unified("/a"), 100) == (str(root / "a"), 5, None)
     write(root / "a", cpu__max="1000 100000\n", memory__max="9\n")
-    assert cgroups.throttling(unified("/a"), 110) is not None
+    assert cgroups.throttling(unified("/a"), 102) is not None
+    assert cgroups.memory(unified("/a"), 102) == (str(root / "a"), 5, None)
     assert cgroups.memory(unified("/a"), 110) == (str(root / "a"), 5, 9)
 
 

@@ -53,6 +53,26 @@ def test_a_tenth_of_prompts_that_are_slow_is_enough_where_they_are_most_of_the_t
     assert found_at(tokenizer_bound, 30, observes=few) is not None
 
 
+def test_few_prompts_that_are_all_slow_are_found_within_ten_seconds() -> None:
+    """One request in two seconds, as the fault lab has it on a slow host."""
+    world = EngineWorld()
+    rare = lambda values: lambda second: values if second % 2 else {}  # noqa: E731
+    world.serve(60, observes={"tokenize_seconds": rare({0.002: 1}), "time_to_first_token_seconds": rare({0.3: 1})})
+    slow = {"tokenize_seconds": rare({0.7: 1}), "time_to_first_token_seconds": rare({1.0: 1})}
+    after = found_at(tokenizer_bound, 20, world, observes=slow)
+    assert after is not None
+    assert after <= 9
+
+
+@pytest.mark.parametrize("requests", [3, 8, 40])
+def test_one_moment_in_which_the_whole_process_stood_still_is_none(requests: int) -> None:
+    world = EngineWorld()
+    for second in range(120):
+        took = {"tokenize_seconds": {0.9: requests}, "time_to_first_token_seconds": {1.0: requests}}
+        world.serve(1, observes=took if second == 60 else {name: {0.002: 1} for name in took})
+        assert world.engine(tokenizer_bound) is None
+
+
 def test_no_first_token_at_all_and_prompts_that_take_for_ever() -> None:
     world = EngineWorld()
     world.serve(30, observes={"tokenize_seconds": {9.0: 1}})

@@ -225,6 +225,17 @@ def test_an_hour_of_a_healthy_host_has_no_finding() -> None:
         assert found == [], (second, found)
 
 
+def test_a_quota_that_was_just_set_is_told_of_though_its_counters_are_young() -> None:
+    world = CauseWorld()
+    world.live(30, {CPU: 0.5})
+    after = next(second for second in range(1, 20) if world.live(1, quota(10.0, 9.0)) or world.engine(cpu_throttled))
+    assert after <= 7
+    burst = CauseWorld()
+    for second in range(60):
+        burst.live(1, quota(10.0, 9.0 if second % 20 < 3 else 0.0))
+        assert burst.engine(cpu_throttled) is None
+
+
 @pytest.mark.parametrize("cause", [cpu_starved, cpu_throttled])
 def test_an_engine_that_serves_nobody_and_lacks_cpu_is_information(cause: EngineCause) -> None:
     loading: Rows = {}

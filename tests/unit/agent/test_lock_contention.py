@@ -101,6 +101,24 @@ def test_the_threshold_of_the_gil(waited: float, is_found: bool) -> None:
         assert "over the last 10 s (limit 1)" in found[-1].evidence[0].text
 
 
+def test_threads_that_just_reach_the_threshold_of_the_gil_are_found_without_waiting_for_the_window() -> None:
+    world = World()
+    world.stacks = None
+    world.seconds(30, gil_contention, gil=0.1)
+    at = first_found(world.seconds(20, gil_contention, gil=1.05))
+    assert at is not None
+    assert at + 1 <= 7, "and the first look at the stacks is not waited for"
+
+
+@pytest.mark.parametrize("waited", [1.0, 1.7, 3.0])
+def test_bursts_of_five_seconds_at_the_gil_are_none(waited: float) -> None:
+    """Four, where so many wait that half of ten seconds would be enough."""
+    world = World()
+    for second in range(300):
+        world.second(gil=waited if second % 30 in range(10, 15 if waited < 1.8 else 14) else 0.1)
+        assert gil_contention(world.view, "e", world.now_s) is None
+
+
 def test_it_ends_below_half_the_threshold_and_not_before() -> None:
     world = World()
     begun = world.seconds(20, lock=2.0)[-1]

@@ -1,8 +1,9 @@
 """Requests wait for their prompts to be turned into tokens: what runs before the model is what is slow.
 
 The rule: of at least `LEAST` requests lately, a tenth took `SLOW_S` or longer from their arrival to their token ids (parsing,
-chat template, tokenizer, and the wait for a thread that runs them); and all these times together are at least `SHARE` of all
-times to the first token.
+chat template, tokenizer, and the wait for a thread that runs them), or each of at least `ALL_LEAST`; such were seen in both halves
+of the window, so that one moment in which the whole process stood still is none; and all these times together are at least `SHARE`
+of all times to the first token.
 
 When it is wrong: the time is wall-clock, so too little CPU makes it long as well (see what else is found), though seldom by a
 factor of ten; a lock around the tokenizer, and collections, have causes of their own that explain this one. Prompts so long that
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aie_agent.analysis.engine_causes.readings import TTFT, Sample, enough, observed, seconds
+from aie_agent.analysis.engine_causes.readings import TTFT, Sample, observed, seconds
 from aie_agent.analysis.findings import View
 from aie_telemetry.api import Evidence, Finding
 
@@ -24,8 +25,10 @@ CAUSE: Final = "tokenizer_bound"
 TOKENIZE: Final = "aie_engine_tokenize_seconds"
 LAG: Final = "aie_engine_event_loop_lag_seconds"
 
-WINDOWS_S: Final = (10.0, 60.0)
+WINDOWS_S: Final = (6.0, 10.0, 20.0, 60.0)
 LEAST: Final = 5
+ALL_LEAST: Final = 3
+"""Where all of them are slow, so few tell: elsewhere none in thousands is."""
 SLOW_S: Final = 0.2
 SHARE: Final = 0.4
 LAG_S: Final = 0.1
@@ -39,8 +42,8 @@ _ADVICE: Final = (
 
 def tokenizer_bound(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `tokenizer_bound` at `now_s`, or None."""
-    sample = enough(view, engine, TOKENIZE, WINDOWS_S, LEAST, now_s)
-    if sample is None or sample.seen.quantile(0.9) < SLOW_S:
+    sample = next((found for window_s in WINDOWS_S if (found := _slow(view, engine, window_s, now_s))), None)
+    if sample is None:
         return None
     first_token = observed(view, engine, TTFT, now_s - sample.window_s, now_s)
     share = sample.seen.total / first_token.total if first_token is not None and first_token.total > 0 else None
@@ -55,6 +58,17 @@ def tokenizer_bound(view: View, engine: str, now_s: float) -> Finding | None:
         evidence=tuple(_evidence(view, engine, sample, share, now_s)),
         advice=_ADVICE.format(engine=engine),
     )
+
+
+def _slow(view: View, engine: str, window_s: float, now_s: float) -> Sample | None:
+    """What was tokenised in a window, if it is slow: a tenth of enough requests, or all of a few, and not at one moment only."""
+    seen = observed(view, engine, TOKENIZE, now_s - window_s, now_s)
+    if seen is None or seen.count < ALL_LEAST or seen.quantile(0.9) < SLOW_S:
+        return None
+    slow, late = seen.count_above(SLOW_S), observed(view, engine, TOKENIZE, now_s - window_s / 2, now_s)
+    late_slow = 0.0 if late is None else late.count_above(SLOW_S)
+    is_enough = seen.count >= LEAST or slow == seen.count
+    return Sample(seen, window_s) if is_enough and 0 < late_slow < slow else None
 
 
 def _evidence(view: View, engine: str, sample: Sample, share: float | None, now_s: float) -> Iterator[Evidence]:

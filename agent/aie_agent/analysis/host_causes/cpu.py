@@ -1,7 +1,9 @@
 """An engine does not get the CPU that it asks for: threads that wait for one, a quota that stops them, a hypervisor that lends the
 CPUs to others.
 
-Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none.
+Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none. A quota
+that stops the engine in each of `UNBROKEN_S` seconds is told then: its counter may be younger than a window, since there is none
+before there is a quota. That is longer than any burst that the window lets pass, and so no new false alarm.
 
 Where no request runs, or none is known to, they are information: an engine that loads uses all that it gets, and nobody waits.
 
@@ -34,6 +36,7 @@ THROTTLED_S: Final = "aie_process_cgroup_throttled_seconds_total"
 HOST_CPU: Final = "aie_host_cpu_seconds_total"
 
 WINDOW_S: Final = 8.0
+UNBROKEN_S: Final = 6.0
 STARVED_THREADS: Final = 0.5
 STARVED_SHARE: Final = 0.3
 """Of the time in which its threads could have run. A busy engine of as many threads as it has CPUs waits for below a tenth."""
@@ -110,7 +113,7 @@ def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
     periods = rate(live(store.scalars(PERIODS, engine=engine), now_s), start_s, now_s)
     if not periods or view.state(engine) == "down":
         return None
-    held = rising(store.scalars(THROTTLED_PERIODS, engine=engine), THROTTLED_SHARE * periods, WINDOW_S, now_s)
+    held = rising(store.scalars(THROTTLED_PERIODS, engine=engine), THROTTLED_SHARE * periods, WINDOW_S, now_s, UNBROKEN_S)
     if held is None:
         return None
     stopped = rate(live(store.scalars(THROTTLED_S, engine=engine), now_s), start_s, now_s)
