@@ -230,3 +230,16 @@ def test_what_is_no_saved_answer() -> None:
     for broken in ([], [*good.dump()[:4], [["exec", 1.0, [1, 2, 3]]], []], [*good.dump()[:4], 5, []]):
         with pytest.raises((ValueError, TypeError)):
             Answer.restored(broken)
+
+
+def test_floors_that_are_faster_than_the_answer() -> None:
+    """The memory is gone at one look, the answer is there at the next."""
+    world = World("cpu")
+    world.run(1.5, lambda second: {"physical": 6 * GB + LEAK_S * second})
+    assert world.only().cause == "memory_leak"
+    for _ in range(6):
+        world.tick(physical=6 * GB)
+    assert world.found() == []
+    answer_of(world, 0.0, LEAK_S * 1.5 * HOUR)
+    world.tick(physical=6 * GB)
+    assert world.only().cause == "memory_retention"

@@ -112,17 +112,17 @@ class LeakAnalyser:
             known.restart()
         known.identity = known.identity.joined(now)
         known.account.add(now_s, accounting.read(view.store, engine, now_s))
+        found = {(each.id, each.processes[0]): each for each in answers(view.events, engine)}
+        for key, each in found.items():
+            if key not in known.taken:
+                known.take(each)
+        known.taken = frozenset(found)
         names = devices(view.store, engine, now_s)
         gpus = [name for name in names if name != "cpu"]
         for device in names:
             watch = known.watches.setdefault(device, Watch(self._settings, LINES))
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
             known.free[device] = free_bytes(view, engine, device, now_s)
-        found = {(each.id, each.processes[0]): each for each in answers(view.events, engine)}
-        for key, each in found.items():
-            if key not in known.taken:
-                known.take(each)
-        known.taken = frozenset(found)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}
         if not known.held_before or not any(watch.found() for watch in known.watches.values()):

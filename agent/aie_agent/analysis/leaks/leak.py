@@ -45,6 +45,7 @@ class Line:
         self._with_cache = self._cache_moved = self._moved = 0.0
         self._probed_s = -math.inf
         self._given_back: Standing | None = None  # the highest that was
+        self._returned: tuple[Standing, float] | None = None  # the last that came back, and when
         self._may_be_load = self._fast_may_be_load = False
         self._cell_number = 0
         self._cell_end_s = origin_s + settings.cell_s
@@ -122,17 +123,21 @@ class Line:
         """Whether known caches lie in this line, so that they are taken off."""
         self._by = self._by._replace(of_cache=1.0 if holds else 0.0)
 
-    def probed(self, time_s: float, given_bytes: float | None = None) -> bool:
-        """The engine was made to give back what it only retains, and gave back so much of this (None: not told). Whether that
-        settles it: half of the rise came back at once, so it was retained, and is none any more. What is not told shows by the
-        floors: memory that returns soon after was retained as well."""
+    def probed(self, time_s: float, given_bytes: float | None = None) -> Standing | None:
+        """The engine was made to give back what it only retains, and gave back so much of this (None: not told). What that settles:
+        half of the rise came back at once, so it was retained, and is none any more. What is not told shows by the floors: memory
+        that returns soon after was retained as well."""
         self._probed_s = time_s
         before = self.standing
+        if before.level == "none" and self._returned is not None and time_s - self._returned[1] <= 2 * self._settings.bin_s:
+            before = self._returned[0]  # its floors were faster than the answer
         if before.level == "none" or given_bytes is None or not gave_back(before, given_bytes, self._by):
-            return False
-        self.standing = NOTHING
-        self._note_end(before, "returned", time_s)
-        return True
+            return None
+        if self.standing.level != "none":
+            self.standing = NOTHING
+            self._note_end(before, "returned", time_s)
+        self._returned = None
+        return before
 
     def time_s(self, bin_number: int) -> float:
         """When a bin began."""
@@ -235,6 +240,8 @@ class Line:
     def _note_end(self, before: Standing, how: End, until_s: float) -> None:
         """What was a leak until now is remembered, and so is a suspicion that a probe has settled."""
         probed = how == "returned" and self._was_probed(until_s)
+        if how == "returned":
+            self._returned = (before, until_s)
         if how == "returned" and before.ceiling_bytes(self._by) > self._doubt().ceiling_bytes:
             self._given_back = before
         if before.level == "leak" or probed:

@@ -98,9 +98,11 @@ class Watch:
     def probed(self, time_s: float, given: Callable[[str], float | None]) -> list[Found]:
         """The engine was made to give back what it only retains; `given` tells, of a line by its name, how much came back. The
         lines that this settles: what rose was retained."""
-        rising = self.found()
-        ended = {name for name, line in self.lines.items() if line.probed(time_s, given(name))}
-        return [each._replace(how="probed") for each in rising if each.line.name in ended]
+        settled = {name: line.probed(time_s, given(name)) for name, line in self.lines.items()}
+        ended = [(self._specs[name], standing) for name, standing in settled.items() if standing is not None]
+        return [
+            Found(spec, spec.leak_class, standing, "probed") for spec, standing in sorted(ended, key=lambda each: each[0].total)
+        ]
 
     def restart(self) -> None:
         """What it watches begins anew, and so does its warm-up. A leak that was found until then stays found."""
