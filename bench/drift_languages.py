@@ -1,7 +1,8 @@
 """A real model asked in other languages, for programs, and with emoji, beside what its reference was recorded of: which statistic
 finds it, after how many requests. And other prompts of the same kind, which must not be found.
 
-    python bench/drift_languages.py [--fortunes DIRECTORY]
+    python bench/drift_languages.py [--fortunes DIRECTORY]            prompts are the first 8 tokens
+    python bench/drift_languages.py --whole 40 100 [--chat]            prompts are whole texts of so many tokens
 
 English and programs come with Python; with Debian's packages fortunes-min, fortunes, fortunes-de, -es, -it, -ru (optional) fortunes
 take the place of the manual's sentences, and other languages are asked in.
@@ -19,7 +20,7 @@ import torch
 from aie_agent.analysis.drift.offline import Verdict, judge
 from aie_agent.analysis.drift.reference import About, build
 from aie_engine.loading import default_threads, load_model
-from drift_prompts import FORTUNES, code, english, fortunes, statistics, with_faces
+from drift_prompts import FORTUNES, Prompts, code, encoded, english, first_tokens, fortunes, statistics, with_faces
 
 LANGUAGES = {"de": "German", "es": "Spanish", "it": "Italian", "ru": "Russian"}
 
@@ -29,26 +30,38 @@ def main(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(default_threads())
     loaded = load_model("smollm2")
     rng = random.Random(1)
-    own = fortunes("", arguments.fortunes) or english()
-    rng.shuffle(own)
+    how = first_tokens(arguments.prompt_tokens) if arguments.whole is None else Prompts(*arguments.whole)
+    how = how._replace(chat=arguments.chat)
+    texts = fortunes("", arguments.fortunes) or english()
+    rng.shuffle(texts)
+    own = encoded(loaded, texts, how)
     needed = arguments.reference + arguments.requests
     if len(own) < needed:
         raise SystemExit(f"{len(own)} English texts, {needed} are needed: choose a smaller --reference")
 
-    def ask(texts: Sequence[str]) -> dict[str, list[float]]:
-        return statistics(loaded, texts, prompt_tokens=arguments.prompt_tokens, answer_tokens=arguments.answer_tokens)
+    def ask(prompts: Sequence[list[int]]) -> dict[str, list[float]]:
+        return statistics(loaded, prompts, answer_tokens=arguments.answer_tokens)
 
     reference = build(ask(own[: arguments.reference]), About(model="smollm2", traffic_class="English"))
-    streams = {"other English prompts": own[arguments.reference : needed], "the same with emoji": with_faces(own[:needed], rng)}
-    streams["programs"] = code()
-    streams |= {name: fortunes(code_, arguments.fortunes) for code_, name in LANGUAGES.items()}
-    lengths = f"{arguments.prompt_tokens} tokens, at most {arguments.answer_tokens} answered"
-    print(f"reference: {reference.header.requests} English prompts of {lengths}")
+    streams = {"other English prompts": own[arguments.reference : needed]}
+    others = {"the same with emoji": with_faces(texts, rng), "programs": code()}
+    others |= {name: fortunes(code_, arguments.fortunes) for code_, name in LANGUAGES.items()}
+    streams |= {
+        name: encoded(loaded, some, how) for name, some in others.items() if arguments.only is None or name in arguments.only
+    }
+    print(
+        f"reference: {reference.header.requests} English prompts of {_described(how)}, at most {arguments.answer_tokens} answered"
+    )
     print("\n| asked | requests | found after | by | windows beyond: " + ", ".join(reference.values) + " |\n|---|---|---|---|---|")
-    for name, texts in streams.items():
-        if len(texts) >= arguments.requests:
-            verdict = judge(reference, ask(rng.sample(texts, arguments.requests)))
+    for name, prompts in streams.items():
+        if len(prompts) >= arguments.requests:
+            verdict = judge(reference, ask(rng.sample(prompts, arguments.requests)))
             print(row(name, verdict), flush=True)
+
+
+def _described(how: Prompts) -> str:
+    length = f"{how.most} tokens" if how.cut else f"{how.least} to {how.most} tokens"
+    return length + (", in the chat template" if how.chat else "")
 
 
 def row(name: str, verdict: Verdict) -> str:
@@ -64,5 +77,8 @@ if __name__ == "__main__":
     parser.add_argument("--reference", type=int, default=1000, metavar="N")
     parser.add_argument("--requests", type=int, default=600, metavar="N")
     parser.add_argument("--prompt-tokens", type=int, default=8, metavar="N")
+    parser.add_argument("--whole", type=int, nargs=2, metavar=("LEAST", "MOST"))
+    parser.add_argument("--chat", action="store_true", help="prompts in the model's chat template")
+    parser.add_argument("--only", nargs="+", metavar="ASKED", help='of the table: "German" "Spanish" ...')
     parser.add_argument("--answer-tokens", type=int, default=3, metavar="N")
     main(parser.parse_args())

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -74,30 +74,56 @@ def fortunes(language: str = "", folder: Path = FORTUNES) -> list[str]:
     return [text for text in texts if len(text) > 60]
 
 
+class Prompts(NamedTuple):
+    """How texts become prompts: whole ones of `least` to `most` tokens, or where `cut` the first `most` of each that has as many;
+    in the model's chat template where `chat`."""
+
+    least: int
+    most: int
+    cut: bool = False
+    chat: bool = False
+
+
+def first_tokens(count: int) -> Prompts:
+    """The beginnings of texts."""
+    return Prompts(count, count, cut=True)
+
+
+def encoded(loaded: LoadedModel, texts: Iterable[str], how: Prompts) -> list[list[int]]:
+    """Token ids of the prompts, of texts in the order given; those that are too short or too long are passed over."""
+    found = []
+    for text in texts:
+        ids = loaded.tokenizer.encode(text, allow_special=False)
+        if len(ids) >= how.least and (how.cut or len(ids) <= how.most):
+            found.append(_in_template(loaded, text) if how.chat else ids[: how.most])
+    return found
+
+
+def _in_template(loaded: LoadedModel, text: str) -> list[int]:
+    if loaded.chat_template is None:
+        raise ValueError("this model has no chat template")
+    return loaded.tokenizer.encode(loaded.chat_template.render([{"role": "user", "content": text}]), allow_special=True)
+
+
 def statistics(
-    loaded: LoadedModel, texts: Sequence[str], *, prompt_tokens: int, answer_tokens: int, batch: int = 16, seed: int = 0
+    loaded: LoadedModel, prompts: Sequence[list[int]], *, answer_tokens: int, batch: int = 16, seed: int = 0
 ) -> dict[str, list[float]]:
-    """Asks the model to go on with the first tokens of each text, drawing every token from its distribution until it ends the
-    answer. Texts that are too short are passed over."""
-    encoded = [ids[:prompt_tokens] for ids in _encoded(loaded, texts) if len(ids) >= prompt_tokens]
-    extent = prompt_tokens + answer_tokens
-    runner = Runner(loaded, capacity_tokens=batch * extent, max_step_tokens=batch * prompt_tokens)
+    """Asks the model to answer each prompt, drawing every token from its distribution until it ends the answer."""
+    longest = max(map(len, prompts))
+    extent = longest + answer_tokens
+    runner = Runner(loaded, capacity_tokens=batch * extent, max_step_tokens=batch * longest)
     generator = torch.Generator().manual_seed(seed)
     columns: dict[str, list[float]] = {"entropy": [], "surprisal": [], "first_token_logsumexp": [], "log_length": []}
-    for start in range(0, len(encoded), batch):
-        _ask(runner, encoded[start : start + batch], extent, loaded.tokenizer.eos_ids, generator, columns)
+    for start in range(0, len(prompts), batch):
+        _ask(runner, prompts[start : start + batch], extent, answer_tokens, loaded.tokenizer.eos_ids, generator, columns)
     return columns
-
-
-def _encoded(loaded: LoadedModel, texts: Sequence[str]) -> Iterator[list[int]]:
-    for text in texts:
-        yield loaded.tokenizer.encode(text, allow_special=False)
 
 
 def _ask(
     runner: Runner,
     prompts: Sequence[list[int]],
     extent: int,
+    answer_tokens: int,
     eos: frozenset[int],
     generator: torch.Generator,
     columns: dict[str, list[float]],
@@ -114,7 +140,7 @@ def _ask(
         came = zip(going.items(), chosen.tolist(), numbers, strict=True)
         for (row, (position, ids)), token, stats in came:
             told[row].append(stats)
-            if token not in eos and position + len(ids) < extent:
+            if token not in eos and len(told[row]) < answer_tokens:
                 after[row] = (position + len(ids), [token])
         going = after
     for rows in told:

@@ -24,7 +24,7 @@ def build(config: Config) -> list[Analyser]:
         references, problems = assigned(config.drift.references)
         for problem in problems:
             log.warning("%s: it is not compared", problem)
-        analysers.append(DriftAnalyser(references))
+        analysers.append(DriftAnalyser(references, config.drift.canary_since))
     return analysers
 
 

@@ -10,6 +10,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from aie_telemetry.api_drift import Drift as Drift
+from aie_telemetry.api_drift import DriftCanary as DriftCanary
+from aie_telemetry.api_drift import DriftStatistic as DriftStatistic
 from aie_telemetry.api_probes import Coverage as Coverage
 from aie_telemetry.api_probes import CoverageState as CoverageState
 from aie_telemetry.api_probes import CudaCopies as CudaCopies
@@ -347,6 +350,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[Engine, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     memory: tuple[Memory, ...] = ()
+    drift: tuple[Drift, ...] = ()
     sources: tuple[Source, ...] = ()
 
 

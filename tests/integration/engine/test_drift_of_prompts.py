@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from bench.drift_prompts import code, english, statistics
+from bench.drift_prompts import code, encoded, english, first_tokens, statistics
 
 from aie_agent.analysis.drift.offline import judge
 from aie_agent.analysis.drift.reference import FEWEST, About, Reference, build
@@ -23,7 +23,7 @@ Ask = Callable[[Sequence[str]], dict[str, list[float]]]
 @pytest.fixture(scope="module")
 def ask(loaded: LoadedModel) -> Ask:
     # One token each: what differs is in the first token's logits already, and a test is to be short.
-    return lambda texts: statistics(loaded, texts, prompt_tokens=4, answer_tokens=1, batch=32)
+    return lambda texts: statistics(loaded, encoded(loaded, texts, first_tokens(4)), answer_tokens=1, batch=32)
 
 
 @pytest.fixture(scope="module")

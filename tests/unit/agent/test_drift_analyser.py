@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
-from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.reference import About, Aim, Reference, build
 from aie_agent.analysis.findings import Limits, View
 from aie_agent.request_values import STATISTICS, RequestValues
 from aie_agent.samples import Batch, Point, Tags, Values
@@ -119,6 +119,20 @@ def test_a_shift_is_named_by_what_shifted(reference: Reference, shifts: dict[str
     assert all(each.metric in CATALOGUE for each in finding.evidence)
     assert finding.confidence is not None
     assert finding.confidence > 0.99
+
+
+def test_where_more_is_asked_than_the_reference_was_made_for_it_says_that_chance_comes_sooner() -> None:
+    aim = Aim(days=100_000, requests_per_second=0.1)
+    world = World(Assigned(build(_answers(random.Random(1), 1000, {}), About(model="m"), aim)))
+    (finding,) = world.requests(3000, entropy=1.0)[-1]
+    said = next(each.text for each in finding.evidence if each.metric == "aie_drift_run_length_requests")
+    assert (
+        "(not the 100000 days that it was made for: 10 requests a second are looked at, not 0.1; make one with --rate 10)" in said
+    )
+    (shown,) = world.analyser.shown(["e"], world.now_s)
+    assert shown.run_length_s is not None
+    assert shown.promised_s is not None
+    assert shown.run_length_s < shown.promised_s
 
 
 def test_the_finding_ends_when_traffic_is_as_before(reference: Reference) -> None:
@@ -299,13 +313,13 @@ def test_an_engine_without_a_reference_is_not_compared_and_says_so(reference: Re
     world.requests(1000, model="n", entropy=5.0)
     assert world.analyser.findings(world.now_s) == []
     assert world.metrics() == {("aie_drift_watching", ""): 0.0}
-    (state,) = world.analyser.state("e")
+    (state,) = world.analyser.shown(["e"], world.now_s)
     assert state.reason == "no reference for the model 'n' (there is one for: m)"
 
 
 def test_an_engine_whose_hooks_send_nothing_says_so(reference: Reference) -> None:
     world = World(Assigned(reference))
-    (state,) = world.analyser.state("e")
+    (state,) = world.analyser.shown(["e"], world.now_s)
     assert "its hooks send none" in state.reason
     assert world.metrics() == {}
 
@@ -316,7 +330,9 @@ def test_the_reference_that_names_the_engine_is_taken(reference: Reference) -> N
     assert world.requests(1500, entropy=3.0)[-1] == []
     world = World(Assigned(_reference(model="n"), "e"), Assigned(reference))
     world.requests(10)
-    assert "there is one for: n" in world.analyser.state("e")[0].reason, "the engine's own is refused, and no other is taken for it"
+    assert "there is one for: n" in world.analyser.shown(["e"], world.now_s)[0].reason, (
+        "the engine's own is refused, and no other is taken for it"
+    )
 
 
 def test_a_reference_of_another_revision_is_refused() -> None:
@@ -324,10 +340,10 @@ def test_a_reference_of_another_revision_is_refused() -> None:
     world.info("r2")
     world.requests(700, entropy=3.0)
     assert world.analyser.findings(world.now_s) == []
-    assert "revision r1" in world.analyser.state("e")[0].reason
+    assert "revision r1" in world.analyser.shown(["e"], world.now_s)[0].reason
     world.info("r1")
     assert world.requests(700)[-1] == []
-    assert world.analyser.state("e")[0].reason == ""
+    assert world.analyser.shown(["e"], world.now_s)[0].reason == ""
 
 
 def test_a_reference_that_can_compare_nothing_is_refused() -> None:
@@ -336,7 +352,7 @@ def test_a_reference_that_can_compare_nothing_is_refused() -> None:
         walk.append(0.99 * walk[-1] + rng.gauss(0, 1))
     world = World(Assigned(build({"entropy": walk}, About(model="m"))))
     world.requests(10)
-    assert "nothing can be compared" in world.analyser.state("e")[0].reason
+    assert "nothing can be compared" in world.analyser.shown(["e"], world.now_s)[0].reason
     assert world.metrics() == {("aie_drift_watching", ""): 0.0}
 
 
@@ -404,7 +420,9 @@ def test_every_metric_is_in_the_catalogue_with_its_labels(reference: Reference) 
     world = World(Assigned(reference))
     world.requests(1500)
     points = world.analyser.points(world.now_s)
-    assert {point.name for point in points} == {name for name in CATALOGUE if name.startswith("aie_drift_")}
+    assert {point.name for point in points} == {
+        name for name in CATALOGUE if name.startswith("aie_drift_") and "_canary_" not in name
+    }
     for point in points:
         assert {label for label, _ in point.tags} == set(CATALOGUE[point.name].labels)
         assert point.kind is CATALOGUE[point.name].kind

@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from aie_agent.analysis.drift.canaries import Canaries, version_of
 from aie_agent.analysis.drift.measures import points_of
 from aie_agent.analysis.drift.nan_signs import HookCounts, NanSigns
 from aie_agent.analysis.drift.reference import Reference
 from aie_agent.analysis.drift.saved import mapping
+from aie_agent.analysis.drift.shown import NOTHING_COMES, unwatched, watched
 from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.verdicts import drift_findings, nan_finding
 from aie_agent.analysis.findings import View
 from aie_agent.request_values import STATISTICS
 from aie_agent.samples import Point
-from aie_telemetry.api import Finding
+from aie_telemetry.api import Drift, Finding
 from aie_telemetry.catalogue import Kind
 
 MOST_STREAMS: Final = 64
@@ -33,19 +35,11 @@ _NAMES: Final = tuple(each.name for each in STATISTICS)
 
 
 class Assigned(NamedTuple):
-    """A reference, and the engine that it is for; empty for every engine that serves its model."""
+    """A reference, the engine that it is for (empty for every engine that serves its model), and what people call it."""
 
     reference: Reference
     engine: str = ""
-
-
-class DriftState(NamedTuple):
-    """Whether an engine's traffic is compared, or why it is not."""
-
-    engine: str
-    model: str
-    reference: str
-    reason: str
+    name: str = ""
 
 
 _Key = tuple[str, str]  # engine, model
@@ -56,8 +50,11 @@ class DriftAnalyser:
 
     name = "drift"
 
-    def __init__(self, references: Sequence[Assigned]) -> None:
+    def __init__(self, references: Sequence[Assigned], canary_since_s: float = 0.0) -> None:
+        """What was learnt of canaries before `canary_since_s`, seconds since the epoch, is not held for right any more."""
         self._references = references
+        self._names = {each.reference.header.sha256: each.name for each in references}
+        self._canaries = Canaries(canary_since_s)
         self._streams: dict[_Key, EngineStream] = {}
         self._refused: dict[_Key, str] = {}
         self._nan: dict[str, NanSigns] = {}
@@ -67,6 +64,7 @@ class DriftAnalyser:
 
     def observe(self, view: View, now_s: float) -> None:
         """Takes what came since the last time."""
+        self._canaries.observe(view, now_s)
         self._position, arrived = view.values(self._position)
         came: Counter[tuple[str, str]] = Counter()
         for each in arrived:
@@ -82,33 +80,42 @@ class DriftAnalyser:
     def findings(self, now_s: float) -> Sequence[Finding]:
         """Of all engines whose traffic goes on; NaN needs no reference."""
         nan = [nan_finding(engine, signs) for engine, signs in self._nan.items() if signs.since_s is not None]
+        streams = self._live(now_s)
         return nan + [
             finding
-            for (engine, model), stream in self._streams.items()
-            if now_s - stream.seen_s <= SILENT_S
-            for finding in drift_findings(engine, model, stream, now_s)
+            for engine, model in sorted(streams.keys() | self._canaries.engines(now_s))
+            for finding in drift_findings(
+                engine, model, streams.get((engine, model)), self._canaries.current(engine, model, now_s), now_s
+            )
         ]
+
+    def _live(self, now_s: float) -> dict[_Key, EngineStream]:
+        """The streams of traffic that goes on."""
+        return {key: stream for key, stream in self._streams.items() if now_s - stream.seen_s <= SILENT_S}
 
     def points(self, now_s: float) -> Sequence[Point]:
         """The family `aie_drift_*`, of all engines whose traffic goes on."""
         current = [
-            point
-            for (engine, model), stream in self._streams.items()
-            if now_s - stream.seen_s <= SILENT_S
-            for point in points_of(engine, model, stream, now_s)
+            point for (engine, model), stream in self._live(now_s).items() for point in points_of(engine, model, stream, now_s)
         ]
-        return current + [_watching(key, 0.0) for key in self._refused]
+        return current + [_watching(key, 0.0) for key in self._refused] + list(self._canaries.points(now_s))
 
-    def state(self, engine: str) -> tuple[DriftState, ...]:
-        """Of each model of an engine; of one that sends nothing, one that says so."""
-        known = [
-            DriftState(engine, model, stream.reference.header.sha256, "")
-            for (name, model), stream in self._streams.items()
-            if name == engine
-        ]
-        refused = [DriftState(engine, model, "", reason) for (name, model), reason in self._refused.items() if name == engine]
-        silent = DriftState(engine, "", "", "no numbers of single requests: its hooks send none (docs/instrument-your-engine.md)")
-        return tuple(known + refused) or (silent,)
+    def shown(self, engines: Sequence[str], now_s: float) -> tuple[Drift, ...]:
+        """Of each engine and model whether it is compared, how far that is, or why it is not; of an engine that sends nothing and
+        has no canary, one that says so."""
+        return tuple(each for engine in engines for each in self._shown(engine, now_s))
+
+    def _shown(self, engine: str, now_s: float) -> list[Drift]:
+        canaries = self._canaries.engines(now_s)
+        models = {model for name, model in (*self._streams, *self._refused, *canaries) if name == engine}
+        return [self._shown_of(engine, model, now_s) for model in sorted(models) or [""]]
+
+    def _shown_of(self, engine: str, model: str, now_s: float) -> Drift:
+        canaries = self._canaries.current(engine, model, now_s)
+        stream = self._streams.get((engine, model))
+        if stream is None:
+            return unwatched(engine, model, self._refused.get((engine, model), NOTHING_COMES), canaries, now_s)
+        return watched(engine, model, stream, self._names[stream.reference.header.sha256], canaries, now_s)
 
     def dump(self) -> Mapping[str, Any]:
         """The state of every stream, and of those of before that were not heard since."""
@@ -116,7 +123,8 @@ class DriftAnalyser:
             {"engine": engine, "model": model, **stream.dump()}
             for (engine, model), stream in sorted(self._streams.items(), key=itemgetter(0))
         ]
-        return {"streams": streams + list(self._saved.values()), "told": sorted(self._told)}
+        saved = streams + list(self._saved.values())
+        return {"streams": saved, "told": sorted(self._told), "canaries": self._canaries.dump()}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Raises ValueError for what `dump` did not give. A stream goes on once it is heard again, if its reference is the same."""
@@ -136,6 +144,7 @@ class DriftAnalyser:
         told = state.get("told", [])
         if not (isinstance(told, list) and all(isinstance(engine, str) for engine in told)):
             raise ValueError("told: no list of names")
+        self._canaries.restore(state.get("canaries", []))
         self._saved, self._told = saved, set(told[:MOST_TOLD])
 
     def _check(self, state: Mapping[str, Any], now_s: float) -> None:
@@ -145,7 +154,7 @@ class DriftAnalyser:
 
     def _stream_of(self, key: _Key, view: View, now_s: float) -> EngineStream | None:
         """The stream of an engine and model, or None where no reference fits it."""
-        revision = _revision(view, key, now_s)
+        revision = version_of(view, *key, now_s).revision
         stream = self._streams.get(key)
         if stream is not None and not (revision and stream.revision and revision != stream.revision):
             stream.revision = revision or stream.revision
@@ -198,14 +207,6 @@ class DriftAnalyser:
 
 def _watching(key: _Key, value: float) -> Point:
     return Point("aie_drift_watching", Kind.GAUGE, (("engine", key[0]), ("model", key[1])), value)
-
-
-def _revision(view: View, key: _Key, now_s: float) -> str:
-    """Of the model that the engine says it serves; empty where it does not say."""
-    said = view.store.scalars("aie_engine_info", engine=key[0], model=key[1])
-    current = [series for series in said if series.valid_until_s >= now_s]
-    newest = max(current, key=lambda series: series.last_time_s, default=None)
-    return "" if newest is None else dict(newest.tags).get("revision", "")
 
 
 def _counts_of(view: View, engine: str) -> HookCounts:

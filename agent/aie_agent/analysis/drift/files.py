@@ -21,7 +21,7 @@ def assigned(entries: Sequence[str]) -> tuple[list[Assigned], list[str]]:
     for entry in entries:
         engine, path = split(entry)
         try:
-            references.append(Assigned(load(path), engine))
+            references.append(Assigned(load(path), engine, path.name))
         except OSError as error:
             problems.append(f"drift reference {path}: {error.strerror or error}")
         except ValueError as error:

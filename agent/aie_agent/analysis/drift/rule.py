@@ -25,11 +25,12 @@ ALPHA: Final = 0.01
 
 class Run:
     """Counts windows beyond a threshold. An alarm begins with the fifth in a row, and ends with the fifth in a row that is not
-    beyond it. `since_s` is when the first window of the alarm was complete."""
+    beyond it. `since_s` is when the first window of the alarm was complete. Canaries, of which each run is a window, take fewer."""
 
-    __slots__ = ("_first_s", "above", "below", "since_s")
+    __slots__ = ("_consecutive", "_first_s", "above", "below", "since_s")
 
-    def __init__(self) -> None:
+    def __init__(self, consecutive: int = CONSECUTIVE) -> None:
+        self._consecutive = consecutive
         self.above = 0
         self.below = 0
         self.since_s: float | None = None
@@ -40,13 +41,13 @@ class Run:
         if beyond:
             self._first_s = now_s if self._first_s is None else self._first_s
             self.above, self.below = self.above + 1, 0
-            if self.since_s is None and self.above >= CONSECUTIVE:
+            if self.since_s is None and self.above >= self._consecutive:
                 self.since_s = self._first_s
                 return True
         else:
             self._first_s = None
             self.above, self.below = 0, self.below + 1
-            if self.below >= CONSECUTIVE:
+            if self.below >= self._consecutive:
                 self.since_s = None
         return False
 
@@ -55,9 +56,9 @@ class Run:
         return {"above": self.above, "below": self.below, "since_s": self.since_s, "first_s": self._first_s}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Run:
+    def restored(cls, state: Mapping[str, Any], consecutive: int = CONSECUTIVE) -> Run:
         """Raises ValueError for what `dump` did not give."""
-        run = cls()
+        run = cls(consecutive)
         run.above, run.below = integer(state, "above"), integer(state, "below")
         run.since_s, run._first_s = number_or_none(state, "since_s"), number_or_none(state, "first_s")
         return run

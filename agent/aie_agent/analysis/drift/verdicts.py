@@ -4,6 +4,8 @@
 weights alone). `output_drift`: answers look different, and prompts do not. `output_collapse`: answers are all alike, or scatter far
 less than they ever did. `nan_logits`: the model gives numbers that are none.
 
+A canary that changed (canary.py) is `output_drift` by itself, and makes one of whatever else shifted: it is the model.
+
 False alarms. Of drift: one in the run length that each finding tells, which the reference was calibrated to (30 days by default,
 all statistics together, at the rate that it was made for). Of the others: hard_checks.py, nan_signs.py; the scatter of a thousand
 requests falls below half of the least that the reference's traffic had only where something changed.
@@ -11,9 +13,11 @@ requests falls below half of the least that the reference's traffic had only whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from aie_agent.analysis.drift.canary import CanaryWatch
+from aie_agent.analysis.drift.canary_words import ADVICE, canary_finding, changed, same_sentence, sentence, unchanged
 from aie_agent.analysis.drift.collapse import EqualAnswers, equal_answers
 from aie_agent.analysis.drift.nan_signs import NanSigns
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
@@ -43,12 +47,21 @@ _NAN_ADVICE: Final = (
 )
 
 
-def drift_findings(engine: str, model: str, stream: EngineStream, now_s: float) -> Iterator[Finding]:
-    """Of one engine and model, at most one that says it shifted, and one that says it collapsed."""
+def drift_findings(
+    engine: str, model: str, stream: EngineStream | None, canaries: Mapping[str, CanaryWatch], now_s: float
+) -> Iterator[Finding]:
+    """Of one engine and model, at most one that says it shifted, and one that says it collapsed. None: nothing is compared."""
+    alarming = changed(canaries)
+    if stream is None:
+        if alarming:
+            yield canary_finding(engine, model, alarming)
+        return
     watched = [(statistic, stream.watches[statistic.name]) for statistic in STATISTICS if statistic.name in stream.watches]
     shifted = [(statistic, watch) for statistic, watch in watched if any(check in watch.alarms for check in _SHIFTS)]
     if shifted:
-        yield _drift(engine, model, stream, watched, shifted, now_s)
+        yield _drift(engine, model, stream, watched, shifted, canaries, now_s)
+    elif alarming:
+        yield canary_finding(engine, model, alarming)
     equal = equal_answers(stream.watches)
     narrow = [(statistic, watch) for statistic, watch in watched if Check.STABILITY in watch.alarms]
     if equal is not None or narrow:
@@ -58,24 +71,43 @@ def drift_findings(engine: str, model: str, stream: EngineStream, now_s: float) 
 _Watched = Sequence[tuple[Statistic, StatisticWatch]]
 
 
-def _drift(engine: str, model: str, stream: EngineStream, watched: _Watched, shifted: _Watched, now_s: float) -> Finding:
-    of_prompt = any(statistic.of_prompt for statistic, _ in shifted)
+def _drift(
+    engine: str,
+    model: str,
+    stream: EngineStream,
+    watched: _Watched,
+    shifted: _Watched,
+    canaries: Mapping[str, CanaryWatch],
+    now_s: float,
+) -> Finding:
+    """A canary tells prompts from weights: one that changed explains whatever else did, one that did not leaves the prompts."""
+    alarming, same = changed(canaries), unchanged(canaries)
+    of_prompt = not alarming and any(statistic.of_prompt for statistic, _ in shifted)
     sees_prompts = any(statistic.of_prompt and not watch.column.untested for statistic, watch in watched)
     header = stream.reference.header
-    evidence = [sentence for statistic, watch in shifted for sentence in _shift_sentences(statistic, watch)]
+    evidence = [sentence(name, watch) for name, watch in alarming.items()]
+    evidence += [each for statistic, watch in shifted for each in _shift_sentences(statistic, watch)]
+    evidence += [same_sentence(name, watch) for name, watch in same.items()] if of_prompt else []
     evidence.append(Evidence(text=_run_length(stream, now_s), metric="aie_drift_run_length_requests"))
     what = "what it is asked looks different" if of_prompt else "its answers look different"
-    hidden = [] if sees_prompts or of_prompt else ["whether prompts changed: the log-sum-exp of the first token is not compared"]
-    if of_prompt:
+    hidden = (
+        []
+        if sees_prompts or of_prompt or alarming
+        else ["whether prompts changed: the log-sum-exp of the first token is not compared"]
+    )
+    if of_prompt and not same:
         hidden.append("whether the prompts changed or the weights: both show in the first token's logits")
+    since_canary = [watch.since_s for watch in alarming.values() if watch.since_s is not None]
     return Finding(
         cause="input_drift" if of_prompt else "output_drift",
         subject=engine,
         severity="warning",
-        since_s=min(since_s for _, watch in shifted for check, since_s in watch.alarms.items() if check in _SHIFTS),
+        since_s=min(
+            [since_s for _, watch in shifted for check, since_s in watch.alarms.items() if check in _SHIFTS] + since_canary
+        ),
         summary=f"engine {engine}, {model}: {what} from its reference ({', '.join(statistic.name for statistic, _ in shifted)})",
         evidence=tuple(evidence),
-        advice=_INPUT_ADVICE if of_prompt else _OUTPUT_ADVICE,
+        advice=_INPUT_ADVICE if of_prompt else ADVICE if alarming else _OUTPUT_ADVICE,
         confidence=1.0 - min(0.5, stream.taken / header.run_length_requests),
         not_visible=tuple(hidden),
     )
@@ -109,7 +141,7 @@ def _shift_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Ev
 def _run_length(stream: EngineStream, now_s: float) -> str:
     header = stream.reference.header
     run_length_s = stream.run_length_s(now_s)
-    days = "" if run_length_s is None else f", {run_length_s / 86400:.2g} days at the present rate"
+    days = "" if run_length_s is None else f", {run_length_s / 86400:.2g} days at the present rate{_shorter(stream, now_s)}"
     delays = [
         f"{delay:.0f} for a shift of {shift} sd"
         for shift in ("0.3", "0.5", "1")
@@ -119,6 +151,17 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
         f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days},"
         f" {qualified(header.about.span_hours)}; such alarms take on average"
         f" {', '.join(delays)} requests ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of {header.requests} requests)"
+    )
+
+
+def _shorter(stream: EngineStream, now_s: float) -> str:
+    """What is to be said where the engine is asked more often than its reference was made for, so that chance comes sooner."""
+    aim, rate, run_length_s = stream.reference.header.aim, stream.rate.per_second(now_s), stream.run_length_s(now_s)
+    if rate is None or run_length_s is None or run_length_s >= aim.days * 86400.0:
+        return ""
+    return (
+        f" (not the {aim.days:g} days that it was made for: {rate:.2g} requests a second are looked at, not"
+        f" {aim.requests_per_second:.2g}; make one with --rate {rate:.2g})"
     )
 
 
