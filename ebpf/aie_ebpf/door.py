@@ -53,15 +53,17 @@ class Probe(NamedTuple):
 class Table:
     """A map of a module, read and written as bytes. `key` and `value` are struct formats; maps are not per CPU."""
 
-    def __init__(self, library: Any, fd: int, capacity: int, key: str, value: str) -> None:
+    def __init__(self, library: Any, fd: int, key: str, value: str) -> None:
         self._library = library
         self._fd = fd
-        self._capacity = capacity
         self._key = struct.Struct(key)
         self._value = struct.Struct(value)
+        # For how many entries a reading has room at first, by the one before: room for all of a large map costs more than reading.
+        self._room = _LEAST_ROOM
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """All entries, as (key's fields, value's fields), by one system call for a small map. Raises BpfError."""
+        """All entries, as (key's fields, value's fields), by one system call where they are no more than the last time or few.
+        Raises BpfError."""
         return self._batch(self._library.bpf_lookup_batch, "read")
 
     def drain(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
@@ -86,25 +88,24 @@ class Table:
         self._library.bpf_delete_elem(self._fd, self._bytes(self._key, key))
 
     def _batch(self, call: Any, verb: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        # At most so many at once: room for all of a large map would stay with malloc afterwards.
-        chunk = min(self._capacity, _CHUNK)
-        keys, values = (ctypes.create_string_buffer(layout.size * chunk) for layout in (self._key, self._value))
         # 64 bits, though typed as 32: the kernel writes a bucket number here, where it is to go on.
         position = ctypes.c_uint64(0)
         at = ctypes.cast(ctypes.byref(position), ctypes.POINTER(ctypes.c_uint32))
         found: list[tuple[bytes, bytes]] = []
-        is_first = is_more = True
+        room, entries = self._room, 0
+        is_more = True
         while is_more:
-            count = ctypes.c_uint32(chunk)
-            ctypes.set_errno(0)
-            result = call(self._fd, None if is_first else at, at, keys, values, ctypes.byref(count))
+            keys, values = (ctypes.create_string_buffer(layout.size * room) for layout in (self._key, self._value))
+            count = ctypes.c_uint32(room)
+            result = call(self._fd, at if found else None, at, keys, values, ctypes.byref(count))
             if result != 0 and ctypes.get_errno() != _ENOENT:  # ENOENT: the end was reached
                 raise BpfError(f"a map could not be {verb}: {os.strerror(ctypes.get_errno())}")
             size = count.value
-            found.append(
-                (memoryview(keys)[: size * self._key.size].tobytes(), memoryview(values)[: size * self._value.size].tobytes())
-            )
-            is_first, is_more = False, result == 0
+            found.append((ctypes.string_at(keys, size * self._key.size), ctypes.string_at(values, size * self._value.size)))
+            entries += size
+            room = min(2 * room, _MOST_ROOM)
+            is_more = result == 0
+        self._room = min(max(_LEAST_ROOM, 1 << entries.bit_length()), _MOST_ROOM)
         return itertools.chain.from_iterable(
             zip(self._key.iter_unpack(some_keys), self._value.iter_unpack(some_values), strict=True)
             for some_keys, some_values in found
@@ -116,7 +117,9 @@ class Table:
 
 
 _ENOENT: Final = 2
-_CHUNK: Final = 16384
+# The kernel refuses where one bucket of its hash table has more entries than this: it has as many buckets as there may be entries.
+_LEAST_ROOM: Final = 16
+_MOST_ROOM: Final = 16384
 
 
 class Ring:
@@ -161,15 +164,13 @@ class Module:
     def table(self, name: str, key: str, value: str) -> Table:
         """A map by its name in the text. Raises BpfError when it is not there or its sizes are others than the formats'."""
         module = self._bpf.module
-        map_id = self._library.bpf_table_id(module, name.encode())
         fd = self._library.bpf_table_fd(module, name.encode())
         if fd < 0:
             raise BpfError(f"there is no map {name}")
         sizes = self._library.bpf_table_key_size(module, name.encode()), self._library.bpf_table_leaf_size(module, name.encode())
         if sizes != (struct.calcsize(key), struct.calcsize(value)):
             raise BpfError(f"map {name} has keys and values of {sizes} bytes, not {struct.calcsize(key), struct.calcsize(value)}")
-        capacity = int(self._library.bpf_table_max_entries_id(module, map_id))
-        return Table(self._library, fd, capacity, key, value)
+        return Table(self._library, fd, key, value)
 
     def ring(self, name: str) -> Ring:
         """A ring buffer by its name in the text. Raises BpfError."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from aie_ebpf.attaching import Attached
 from aie_ebpf.cuda_libraries import uses_cuda
+from aie_ebpf.lives import read_small
 from aie_ebpf.messages import Coverage, Target
 from aie_ebpf.probes import CUDA_SETS
 
@@ -47,7 +48,7 @@ def has_loaded_cuda(process: Process, now_s: float, proc: Path = Path("/proc")) 
     probes are attached is not seen. Its maps are read only where it has mapped something since."""
     if process.news_until_s is None:
         process.news_until_s = now_s + NEWS_S
-    if now_s >= process.news_until_s or any(name in process.attached for name in CUDA_SETS):
+    if now_s >= process.news_until_s or not process.attached.keys().isdisjoint(CUDA_SETS):
         return False
     pages = _pages(process.target.tgid, proc)
     if pages == process.pages:
@@ -62,15 +63,6 @@ def has_loaded_cuda(process: Process, now_s: float, proc: Path = Path("/proc")) 
 def _pages(tgid: int, proc: Path) -> int:
     """How much it has mapped."""
     try:
-        return int((proc / str(tgid) / "statm").read_bytes().split()[0])
+        return int(read_small(f"{proc}/{tgid}/statm").split()[0])
     except (OSError, IndexError):  # gone
         return 0
-
-
-def start_ticks(tgid: int, proc: Path = Path("/proc")) -> int | None:
-    """When a process started (field 22 of its stat), or None: it is gone."""
-    try:
-        after_name = (proc / str(tgid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return int(after_name[19])

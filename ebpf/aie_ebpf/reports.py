@@ -9,28 +9,27 @@ from aie_ebpf.readers.waits import HostUse
 
 
 def process_report(
-    target: Target, use: HostUse | None, faults: int | None, cuda: Cuda | None, gc: Histogram | None, *, sees_syncs: bool
+    target: Target,
+    use: HostUse | None,
+    faults: int | None,
+    cuda: Cuda | None,
+    gc: Histogram | None,
+    *,
+    sees_syncs: bool,
+    is_last: bool,
 ) -> ProcessReport:
-    """One watched process. `sees_syncs`: cuda_sync is attached to it, so that no synchronisation means none."""
+    """One watched process. `sees_syncs`: cuda_sync is attached to it, so that no synchronisation means none. `is_last`: it has
+    ended."""
     waits = use.waits if use is not None else Waits()
     if sees_syncs or (cuda is not None and cuda.syncs):
         waits = msgspec.structs.replace(waits, **_synced(use, cuda))
-    if use is None:
-        return ProcessReport(engine=target.engine, tgid=target.tgid, cuda=cuda, gc=gc, waits=waits)
-    return ProcessReport(
-        engine=target.engine,
-        tgid=target.tgid,
-        waits=waits,
-        locks=use.locks,
-        run_queue=use.run_queue,
-        off_cpu=use.off_cpu,
-        major_faults=faults,
-        cuda=cuda,
-        gc=gc,
-    )
+    report = ProcessReport(engine=target.engine, tgid=target.tgid, waits=waits, cuda=cuda, gc=gc)
+    if use is not None:
+        report = msgspec.structs.replace(report, locks=use.locks, run_queue=use.run_queue, off_cpu=use.off_cpu, major_faults=faults)
+    return _last(report) if is_last else report
 
 
-def last_report(report: ProcessReport) -> ProcessReport:
+def _last(report: ProcessReport) -> ProcessReport:
     """Of a process that has ended: what it did before. What it held, and where its threads waited, ended with it."""
     cuda = report.cuda
     if cuda is not None:

@@ -22,11 +22,12 @@ from aie_ebpf.closer import Closer
 from aie_ebpf.cuda_libraries import CudaLibraries
 from aie_ebpf.door import Bcc, BpfError
 from aie_ebpf.host import OF_PROCESSES, HostProbes
-from aie_ebpf.messages import Coverage, ProcessReport, Report, SetState
+from aie_ebpf.lives import Lives
+from aie_ebpf.messages import Coverage, Report, SetState
 from aie_ebpf.probes import SETS, When
-from aie_ebpf.processes import Process, has_loaded_cuda, row, start_ticks
+from aie_ebpf.processes import Process, has_loaded_cuda, row
 from aie_ebpf.python_runtime import gil_range
-from aie_ebpf.reports import last_report, process_report
+from aie_ebpf.reports import process_report
 from aie_ebpf.uprobe_links import Way
 from aie_ebpf.uprobe_sets import UprobeSets
 from aie_ebpf.windows import Windows
@@ -54,6 +55,7 @@ class Watcher:
         self._ledger = ledger
         self._charges = Charges(ledger, self._uprobes.mixes)
         self._windows = Windows(self._uprobes, self._closer, clock)
+        self._lives = Lives()
         self._processes: dict[int, Process] = {}
         self._leaving: dict[int, Process] = {}
         self._steps: deque[Iterator[None]] = deque()
@@ -92,7 +94,9 @@ class Watcher:
         for tgid in self._leaving.keys() & wanted.keys():  # maps have a number once
             self._leave(self._leaving.pop(tgid))
         for tgid, target in wanted.items():
-            self._processes.setdefault(tgid, Process(target))
+            if tgid not in self._processes:
+                self._processes[tgid] = Process(target)
+                self._lives.begin(tgid, target.start_ticks)
         self._charges.forget(before - self._engines(), self._clock())
         self._settle_host()
         self._look()
@@ -162,22 +166,21 @@ class Watcher:
         faults = self._host.watched.major_faults() if "faults" in self._host.on else {}
         cuda = self._uprobes.read_cuda(now_ns)
         gc = self._uprobes.read_gc()
+        ended = self._lives.ended()
         lost: Counter[str] = Counter()
         for each in (*self._host.read_lost(), *self._uprobes.read_lost()):
             lost.update(each)
         return Report(
             period_s=0.0,
             processes=tuple(
-                _last_or_not(
-                    process,
-                    process_report(
-                        process.target,
-                        uses.get(tgid),
-                        faults.get(tgid) if "faults" not in process.held else None,
-                        cuda.get(tgid),
-                        gc.get(tgid),
-                        sees_syncs=_sees(process, "cuda_sync"),
-                    ),
+                process_report(
+                    process.target,
+                    uses.get(tgid),
+                    faults.get(tgid) if "faults" not in process.held else None,
+                    cuda.get(tgid),
+                    gc.get(tgid),
+                    sees_syncs=_sees(process, "cuda_sync"),
+                    is_last=process.ended or tgid in ended,
                 )
                 for tgid, process in (*self._processes.items(), *self._leaving.items())
                 if process.here
@@ -195,6 +198,7 @@ class Watcher:
     def _leave(self, process: Process) -> None:
         """Gives back everything of a process: it is released, or gone."""
         tgid = process.target.tgid
+        self._lives.end(tgid)
         for attached in process.attached.values():
             self._closer.close(attached.release())
         process.attached.clear()
@@ -205,17 +209,22 @@ class Watcher:
 
     def _call_up(self) -> None:
         """Who is to be looked at before its turn: a set may have it again, or has something to see now."""
+        self._notice_ended()
+        now_s = self._clock()
+        held = {engine: self._held(engine) for engine in self._engines()}
         for process in self._processes.values():
-            if not process.here or not self._is_here(process):
+            if not process.here or process.ended:
                 continue
-            if process.held.keys() != self._held(process).keys() or has_loaded_cuda(process, self._clock()):
+            if process.held.keys() != held[process.target.engine].keys() or has_loaded_cuda(process, now_s):
                 process.look_at_s = 0.0
 
     def _changed_coverage(self) -> tuple[Coverage, ...] | None:
         """What can be seen of all processes; None where it is as it was."""
         opened = self._windows.coverage()
         coverage = tuple(
-            opened.get((tgid, name), told) for tgid, process in self._processes.items() for name, told in process.coverage.items()
+            opened.get((tgid, name), told) if opened else told
+            for tgid, process in self._processes.items()
+            for name, told in process.coverage.items()
         )
         if coverage == self._last_coverage:
             return None
@@ -266,15 +275,19 @@ class Watcher:
 
     def _is_here(self, process: Process) -> bool:
         """Whether a process lives; if not, it is given back when what it did has been read."""
-        if not _has_ended(process):
-            return True
-        process.ended = True
-        process.coverage = {name: row(process.target, name, "the process has ended", state="none") for name in OF_PROCESSES}
-        return False
+        self._notice_ended()
+        return not process.ended
+
+    def _notice_ended(self) -> None:
+        for tgid in self._lives.ended():
+            process = self._processes.get(tgid)
+            if process is not None and not process.ended:
+                process.ended = True
+                process.coverage = {name: row(process.target, name, "the process has ended", state="none") for name in OF_PROCESSES}
 
     def _watch_waits(self, process: Process) -> dict[str, Coverage]:
         """Tells the programs which sets are to leave this process alone; what the host's sets see of it."""
-        process.held = self._held(process)
+        process.held = self._held(process.target.engine)
         refused = ""
         try:
             self._host.watch(process.target.tgid, process.gil, process.held)
@@ -312,26 +325,17 @@ class Watcher:
     def _held_rows(self, process: Process) -> dict[str, Coverage]:
         return {name: row(process.target, name, reason) for name, reason in process.held.items()}
 
-    def _held(self, process: Process) -> dict[str, str]:
-        """The sets that must leave a process alone now, each with the reason."""
-        off = self._ledger.off(process.target.engine, self._clock())
+    def _held(self, engine: str) -> dict[str, str]:
+        """The sets that must leave an engine's processes alone now, each with the reason."""
+        off = self._ledger.off(engine, self._clock())
         return {name: reason for name, reason in off.items() if name in OF_PROCESSES or name in _CUDA_SETS}
 
     def _settle_host(self) -> None:
         """The host's sets that watch processes are attached while one of them may have it: who is passed over pays, too."""
-        held = [self._held(process) for process in self._processes.values() if not process.ended]
         last = [process for process in self._processes.values() if process.ended] + list(self._leaving.values())
-        held += [process.held for process in last if process.here]
+        held = [process.held for process in last if process.here]
+        held += [self._held(engine) for engine in {each.target.engine for each in self._processes.values() if not each.ended}]
         self._host.watch_processes({name for name in OF_PROCESSES if any(name not in each for each in held)})
-
-
-def _has_ended(process: Process) -> bool:
-    """It is gone, or another has its number."""
-    return start_ticks(process.target.tgid) != process.target.start_ticks
-
-
-def _last_or_not(process: Process, report: ProcessReport) -> ProcessReport:
-    return last_report(report) if process.ended or _has_ended(process) else report
 
 
 def _sees(process: Process, name: str) -> bool:

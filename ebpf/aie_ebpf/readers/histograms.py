@@ -17,6 +17,8 @@ _NS: Final = 1e9
 
 def gained(now: Sequence[int], before: Sequence[int], scale: float = _NS) -> Histogram | None:
     """The observations between two readings of one histogram, its total divided by `scale`; None when there were none."""
+    if now == before:  # most are, of most processes
+        return None
     slots = tuple(after - earlier for after, earlier in zip(now[:USED], before[:USED], strict=True))
     if not any(slots):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from aie_ebpf.door import Module
 
@@ -12,6 +12,7 @@ SETS: Final = ("locks", "sched", "faults", "cuda_memory", "cuda_sync", "cuda_cop
 
 _BEFORE_HITS: Final = 3  # gil_start, gil_end, off
 _FIELDS: Final = _BEFORE_HITS + len(SETS) + 1  # hits, major_faults
+_NO_HITS: Final = (0,) * len(SETS)
 
 
 class WatchedProcesses:
@@ -22,6 +23,7 @@ class WatchedProcesses:
         self._table = module.table("watched", "I", f"{_FIELDS}Q")
         self._known: set[int] = set()
         self._last_hits: dict[int, tuple[int, ...]] = {}
+        self._faults: dict[int, int] = {}
         self._last_faults: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[int]:
@@ -42,26 +44,27 @@ class WatchedProcesses:
         """Ends to count for a process."""
         self._table.delete(tgid)
         self._known.discard(tgid)
-        self._last_hits.pop(tgid, None)
-        self._last_faults.pop(tgid, None)
+        for known in (self._last_hits, self._faults, self._last_faults):
+            known.pop(tgid, None)
 
     def hits(self) -> dict[int, dict[str, int]]:
         """How often programs ran for each process since the last call, by set. Raises BpfError."""
         found = {}
-        for tgid, value in self._entries():
-            now = value[_BEFORE_HITS : _BEFORE_HITS + len(SETS)]
-            before = self._last_hits.get(tgid, (0,) * len(SETS))
-            self._last_hits[tgid] = now
-            found[tgid] = {name: after - earlier for name, after, earlier in zip(SETS, now, before, strict=True) if after > earlier}
+        for (tgid,), value in self._table.items():
+            if tgid not in self._known:
+                continue
+            now = value[_BEFORE_HITS:-1]
+            before = self._last_hits.get(tgid, _NO_HITS)
+            self._last_hits[tgid], self._faults[tgid] = now, value[-1]
+            found[tgid] = (
+                {name: after - earlier for name, after, earlier in zip(SETS, now, before, strict=True) if after > earlier}
+                if now != before
+                else {}
+            )
         return found
 
     def major_faults(self) -> dict[int, int]:
-        """Page faults that needed the disk since the last call. Raises BpfError."""
-        found = {}
-        for tgid, value in self._entries():
-            found[tgid] = value[-1] - self._last_faults.get(tgid, 0)
-            self._last_faults[tgid] = value[-1]
+        """Page faults that needed the disk since the last call, as of the last reading of `hits`."""
+        found = {tgid: faults - self._last_faults.get(tgid, 0) for tgid, faults in self._faults.items()}
+        self._last_faults |= self._faults
         return found
-
-    def _entries(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        return ((key[0], value) for key, value in self._table.items() if key[0] in self._known)

@@ -100,6 +100,7 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
                     says = program.stdout.readline()
             uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
             seconds = time.monotonic() - began_s
+            host.watched.hits()
             faults = host.watched.major_faults()[program.pid]
             host.forget(program.pid)
             program.stdin.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, Target, ToAgent, Watch, WindowClosed
-from aie_ebpf.processes import start_ticks
+from aie_ebpf.lives import start_ticks
 from aie_ebpf.uprobe_links import Way
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
