@@ -1,9 +1,12 @@
-"""What the agent costs: CPU and memory at 1 Hz beside 64 engine processes, hooks and a page, and how fast its own page renders.
+"""What the agent costs: CPU and memory at 1 Hz beside 8 GPUs, 64 engine processes, hooks and a page, and how
+fast its own page renders.
 
-    python bench/agent_cost.py [--seconds 60] [--processes 64]
+    python bench/agent_cost.py [--seconds 60] [--processes 64] [--gpus 8] [--no-discovery]
 
-Prints CPU as a share of one core (from /proc/PID/stat, the whole process), resident memory, and the median time of a GET of
-/metrics at 5k series over a real socket.
+Prints CPU as a share of one core, by the agent's own clock of CPU, and how it divides among its parts (bench/agent_parts.py), each
+beside its budget; the child that holds the probes; resident memory; and the median time of a GET of /metrics at 5k series over a
+real socket. The GPUs are simulated and answer at once. Other engines of the host that the agent finds cost, too: --no-discovery
+leaves them out.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.server
+import json
 import os
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -21,13 +26,15 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.instruments import Registry
 
-BIN = Path(sys.executable).parent
+METERED: Final = Path(__file__).with_name("agent_parts.py")
+PARTS_PREFIX: Final = "parts "
 THREADS = 20
 """Of each process: an engine's worker has dozens."""
 
@@ -77,24 +84,73 @@ def page_server(page: EnginePage) -> Iterator[str]:
     server.shutdown()
 
 
+class Budget(NamedTuple):
+    """What some parts of the agent may take together, in CPU milliseconds a cycle of one second."""
+
+    what: str
+    parts: tuple[str, ...]
+    budget_ms: float
+
+
+BUDGETS: Final = (
+    Budget("NVML", ("nvml",), 4.0),
+    Budget("procfs", ("host", "process", "engines", "discovery"), 6.0),
+    Budget("the rest", (), 7.0),
+)
+"""Of the agent itself; the maps are read by the child, in 3 ms (bench/bpf_cost.py). The last has all parts that no other names."""
+
+SHARE: Final = 0.02
+
+
+class Agent:
+    """The agent as a user runs it, with a meter in it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, statsd: Path, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self.url = url
+        self.statsd = statsd
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    def parts_s(self) -> dict[str, float]:
+        """CPU seconds by part since it began."""
+        before = self._told()
+        self._process.send_signal(signal.SIGUSR2)
+        while len(told := self._told()) == len(before):
+            time.sleep(0.01)
+        return {str(part): float(seconds) for part, seconds in json.loads(told[-1]).items()}
+
+    def probes(self) -> int | None:
+        """The process that holds the probes, or None."""
+        children = (int(pid) for each in Path(f"/proc/{self.pid}/task").glob("*/children") for pid in each.read_text().split())
+        return next((pid for pid in children if b"aie_ebpf" in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+
+    def _told(self) -> list[str]:
+        whole, _, _ = self._log.read_text().rpartition("\n")
+        return [line.removeprefix(PARTS_PREFIX) for line in whole.splitlines() if line.startswith(PARTS_PREFIX)]
+
+
 @contextlib.contextmanager
-def agent(page_url: str, directory: Path) -> Iterator[tuple[int, str, Path]]:
-    """The agent as a user runs it: its pid, URL and StatsD socket."""
-    config = directory / "agent.toml"
-    socket_path = directory / "statsd.sock"
+def agent(page_url: str, directory: Path, arguments: Sequence[str]) -> Iterator[Agent]:
+    """Runs it with more arguments."""
+    config, log, statsd = directory / "agent.toml", directory / "log", directory / "statsd.sock"
     config.write_text(
-        f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{socket_path}"\nudp = "off"\n'
+        f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{statsd}"\nudp = "off"\n'
         f'[[engines]]\nname = "bench"\nmetrics_url = "{page_url}"\n'
     )
-    process = subprocess.Popen([BIN / "aie-agent", "run", "--config", config], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    match = re.search(rb"http://\S+", process.stdout.readline())
-    assert match is not None, "the agent did not start"
-    try:
-        yield process.pid, match[0].decode(), socket_path
-    finally:
-        process.terminate()
-        process.wait()
+    command = [sys.executable, str(METERED), "run", "--config", str(config), *arguments]
+    with log.open("wb") as stderr, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
+        assert process.stdout is not None
+        match = re.search(rb"http://\S+", process.stdout.readline())
+        assert match is not None, log.read_text()
+        try:
+            yield Agent(process, match[0].decode(), statsd, log)
+        finally:
+            process.terminate()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -107,6 +163,16 @@ def resident_mib(pid: int) -> float:
     """VmRSS."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
+
+
+def by_budget(parts_ms: Mapping[str, float]) -> list[tuple[Budget, dict[str, float]]]:
+    """Each budget with the parts that it is for, the dearest first."""
+    named = {part for budget in BUDGETS for part in budget.parts}
+    ordered = dict(sorted(parts_ms.items(), key=lambda part: -part[1]))
+    return [
+        (budget, {part: ms for part, ms in ordered.items() if (part in budget.parts if budget.parts else part not in named)})
+        for budget in BUDGETS
+    ]
 
 
 def announce(path: Path, count: int) -> list[subprocess.Popen[bytes]]:
@@ -144,30 +210,63 @@ def median_scrape_s(url: str, repeats: int = 20) -> tuple[int, float]:
     return lines, statistics.median(times)
 
 
+class Cycle(NamedTuple):
+    """CPU milliseconds a second: of each part of the agent, and of the child with the probes."""
+
+    parts_ms: dict[str, float]
+    child_ms: float | None
+
+    def lines(self) -> list[str]:
+        """What is printed."""
+        lines = []
+        for budget, parts in by_budget(self.parts_ms):
+            each = ", ".join(f"{part} {ms:.2f}" for part, ms in parts.items())
+            lines.append(f"  {budget.what:9} {sum(parts.values()):6.2f} ms a cycle (budget {budget.budget_ms:g}): {each}")
+        if self.child_ms is not None:
+            lines.append(f"  beside it, the child with the probes: {self.child_ms / 1000:.2%} of a core")
+        return lines
+
+
+def cycle(running: Agent, seconds: float) -> Cycle:
+    """What is taken from now on."""
+    child = running.probes()
+    began_s, before, child_before_s = time.perf_counter(), running.parts_s(), cpu_seconds(child) if child is not None else 0.0
+    time.sleep(seconds)
+    parts = running.parts_s()
+    child_s = cpu_seconds(child) - child_before_s if child is not None else None
+    ms_each_s = 1000 / (time.perf_counter() - began_s)
+    spent_ms = {part: (spent_s - before.get(part, 0.0)) * ms_each_s for part, spent_s in parts.items()}
+    return Cycle(spent_ms, child_s if child_s is None else child_s * ms_each_s)
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--processes", type=int, default=64)
-    arguments = parser.parse_args()
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--no-discovery", action="store_true", help="on a host that runs other engines")
+    options = parser.parse_args()
+    arguments = [f"--simulate-gpus={options.gpus}"] if options.gpus else []
+    arguments += ["--no-discovery"] if options.no_discovery else []
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         page_url = stack.enter_context(page_server(EnginePage()))
-        pid, url, socket_path = stack.enter_context(agent(page_url, directory))
-        children = announce(socket_path, arguments.processes)
+        running = stack.enter_context(agent(page_url, directory, arguments))
+        children = announce(running.statsd, options.processes)
         time.sleep(10)
-        start, start_cpu = time.perf_counter(), cpu_seconds(pid)
-        time.sleep(arguments.seconds)
-        share = (cpu_seconds(pid) - start_cpu) / (time.perf_counter() - start)
-        watched = f"{arguments.processes} processes of {THREADS} threads, one page"
-        print(f"1 Hz, {watched}: {share:.2%} of a core, {resident_mib(pid):.0f} MiB resident")
+        taken = cycle(running, options.seconds)
+        watched = f"{options.gpus} simulated GPUs, {options.processes} processes of {THREADS} threads, one page"
+        share = sum(taken.parts_ms.values()) / 1000
+        print(f"1 Hz, {watched}: {share:.2%} of a core (budget {SHARE:.0%}), {resident_mib(running.pid):.0f} MiB resident")
+        print(*taken.lines(), sep="\n")
         for child in children:
             child.kill()
             child.wait()
-        fill(socket_path, 5000)
+        fill(running.statsd, 5000)
         time.sleep(3)
-        lines, seconds = median_scrape_s(url)
-        print(f"/metrics with {lines} lines: {seconds * 1e3:.1f} ms (median of 20), {resident_mib(pid):.0f} MiB resident")
+        lines, seconds = median_scrape_s(running.url)
+        print(f"/metrics with {lines} lines: {seconds * 1e3:.1f} ms (median of 20), {resident_mib(running.pid):.0f} MiB resident")
 
 
 if __name__ == "__main__":
