@@ -34,6 +34,8 @@ from aie_agent.outputs.otlp import build as otlp
 from aie_agent.outputs.probe_requests import ProbeRequests
 from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
+from aie_agent.recalled import PART as RECALLED
+from aie_agent.recalled import Recalled
 from aie_agent.request_values import RequestValues
 from aie_agent.runners import Runners
 from aie_agent.samples import Batch
@@ -94,7 +96,9 @@ class Agent:
         self._lines = FindingLines(sys.stdout if config.findings.print else None)
         self._state = StateFile(config.state.path)
         self._diagnosis = Diagnosis(analysers.build(config))
-        self._diagnosis.restore(self._state.read(), self._clock())
+        remembered = self._state.read()
+        self._diagnosis.restore(remembered, self._clock())
+        self._recalled = Recalled(remembered.get(RECALLED), self._clock())
         self._saved_s = self._clock()
         self._values = RequestValues(self._engines.canonical)
         self._drift_files = DriftFiles(config.drift)
@@ -173,7 +177,7 @@ class Agent:
                     task.cancel()
                 self._runners.cancel()
         finally:
-            self._state.write(self._diagnosis.dump())
+            self._state.write(self._remembered(self._clock()))
             self._drift_files.close()
             await asyncio.to_thread(self._otlp.close)
             await self._http.close()
@@ -224,6 +228,7 @@ class Agent:
         self._watch.look(now_s)
         for engine in self._engines.prune(now_s):
             log.warning("engine %s has no process left", engine)
+        self._recalled.update(self._engines, now_s)
         # Each time: what was on its way when the last process went must not make it look alive again.
         for engine in self._engines.silent():
             self._store.expire_engine(engine)
@@ -243,7 +248,7 @@ class Agent:
         await asyncio.to_thread(self._probe_requests.update, findings, self._engines.names(), self._aliases, now_s)
         self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
         if now_s - self._saved_s >= SAVE_EVERY_S:
-            await asyncio.to_thread(self._state.write, self._diagnosis.dump())
+            await asyncio.to_thread(self._state.write, self._remembered(now_s))
             self._saved_s = now_s
         self._store.retire("aie_finding", now_s)
         self._store.evict(now_s)
@@ -271,7 +276,12 @@ class Agent:
             configured=frozenset(engine.name for engine in self._config.engines),
             nodes=self._nodes,
             coverage=self._probes.coverage,
+            recalled=self._recalled.gone,
         )
+
+    def _remembered(self, now_s: float) -> dict[str, object]:
+        """What must survive a restart of the agent."""
+        return {**self._diagnosis.dump(), RECALLED: self._recalled.dump(self._engines, now_s)}
 
     def _drivers(self) -> dict[str, str]:
         versions = {dict(series.tags).get("driver", "") for series in self._store.scalars("aie_gpu_info")} - {""}

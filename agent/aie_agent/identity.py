@@ -353,6 +353,19 @@ class Engines:
         unseen = not entry.ever_alive and entry.declared_s is not None
         return unseen and now_s - (entry.declared_s or now_s) > self.FORGET_UNSEEN_AFTER_S
 
+    def recall(self, name: str, last_s: float) -> bool:
+        """Notes that an engine had a process at `last_s`, before the agent was restarted, and has none now. Returns whether it is
+        so: not of one that lives, that goes by another name, or whose page the configuration now says is elsewhere."""
+        known = self._entries.get(name)
+        is_elsewhere = known is not None and known.home is Home.ELSEWHERE
+        if self.state(name) != "unknown" or self.canonical(name) != name or is_elsewhere:
+            return False
+        entry = self._entry(name, Origin.SCAN)
+        if entry is None:
+            return False
+        entry.ever_alive, entry.down_since_s = True, last_s
+        return True
+
     def names(self) -> list[str]:
         """All engines, in the order in which they became known."""
         return list(self._entries)

@@ -100,7 +100,7 @@ class View:
     the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values`
     are single numbers of requests that came since a position, and the next position (request_values.py). `nodes` are the CPUs of
     each NUMA node of the host. `coverage` is what probes see of an engine, and what not. `configured` are
-    the engines that the configuration names."""
+    the engines that the configuration names. `recalled` are those that the agent knows only from before it was restarted."""
 
     store: Store
     engines: Sequence[str]
@@ -120,6 +120,7 @@ class View:
     values: Callable[[int], tuple[int, Sequence[Arrived]]] = _no_values
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     coverage: Callable[[str], Sequence[Coverage]] = _no_coverage
+    recalled: frozenset[str] = frozenset()
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

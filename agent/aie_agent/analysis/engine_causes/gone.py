@@ -3,7 +3,8 @@
 `engine_down` is exact: no process of it is left. How bad that is depends on what ran in it when it was last heard: with requests
 it is critical, they are lost; without any it may have been stopped on purpose. One that the configuration names should run: idle,
 it has `RESTART_S` to come back (a rolling restart), and from then on it is a warning until it is back, also when what ran in it is
-forgotten. One that was only discovered is an info, with requests in it after `OLD_NEWS_S`. Who stops an engine on purpose sees it
+forgotten. One that was only discovered is an info, with requests in it after `OLD_NEWS_S`. One that ended while the agent was
+restarted is known from the agent's state on disk; what ran in it then is not. Who stops an engine on purpose sees it
 reported: there is no other false alarm. Restarts that take less than `STEADINESS` allows are none.
 
 `oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
@@ -51,7 +52,10 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
         return None
     running = _running_at_end(view, engine)
     how = {True: "stopped while idle", False: "is gone"}[running == 0]
-    evidence = [Evidence(text=f"it has had no process for {in_words(now_s - since_s)}", metric=UP)]
+    ago = in_words(now_s - since_s)
+    is_recalled = engine in view.recalled
+    text = f"no process of it was found since the agent was restarted; it last had one {ago} ago" if is_recalled else ""
+    evidence = [Evidence(text=text or f"it has had no process for {ago}", metric=UP)]
     if running is not None:
         evidence.append(Evidence(text=f"{running:.0f} requests ran when it was last heard (limit 0)", metric=RUNNING))
     return Finding(
