@@ -10,7 +10,7 @@ AT_ONCE ?= 3
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy check-gpu faultlab fuzz setup setup-dev setup-system dashboards metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy stack check-gpu faultlab fuzz setup setup-dev setup-system dashboards metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -67,6 +67,9 @@ healthy: setup-dev ## half an hour in which nothing is wrong: fails on any findi
 
 faultlab: setup-dev ## breaks a running engine in each known way, and says what was named, how fast (ONLY=name, JSON=file, NICE=-10)
 	@$(BIN)/python -m tests.faultlab $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON)) --nice $(or $(NICE),0)
+
+stack: setup-dev ## Prometheus and Alertmanager with aie's rules beside an engine that is broken: an alert (FAULT=stopped, HEADLESS=1)
+	@$(BIN)/python -m tests.faultlab.stack --fault $(or $(FAULT),stopped)
 
 check-gpu: setup ## what a real NVIDIA GPU says to what we believe of it: JSON, within five minutes
 	@$(BIN)/python bench/gpu_check.py
