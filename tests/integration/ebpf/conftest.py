@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -55,10 +57,12 @@ def host(bcc: Bcc) -> Iterator[HostProbes]:
 
 
 class Observed(NamedTuple):
-    """What probes saw of a program between its start and its end, and what it says itself."""
+    """What probes saw of a program between its start and its end, and what it says itself. `run_queue_s` is the kernel's own sum
+    of its threads, between the same moments."""
 
     uses: list[HostUse]
     major_faults: int
+    run_queue_s: float
     says: dict[str, Any]
     seconds: float
     tgid: int
@@ -87,7 +91,13 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
             host.watch(program.pid, gil_range(program.pid), ())
+            # The probes know a thread from when it first leaves a CPU. All sums begin, and end, while it sleeps.
+            os.kill(program.pid, signal.SIGSTOP)
+            _until_all_are(program.pid, "T")
+            os.kill(program.pid, signal.SIGCONT)
+            _until_all_are(program.pid, "S")
             host.waits.read(_now_ns(), host.on)
+            queued_before_s = _run_queue_s(program.pid)
             began_s = time.monotonic()
             program.stdin.write("\n")
             program.stdin.flush()
@@ -98,15 +108,35 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
                 uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
                 if program.poll() is not None or _has_line(program.stdout):
                     says = program.stdout.readline()
+            _until_all_are(program.pid, "S")
             uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
+            queued_s = _run_queue_s(program.pid) - queued_before_s
             seconds = time.monotonic() - began_s
             host.watched.hits()
             faults = host.watched.major_faults()[program.pid]
             host.forget(program.pid)
             program.stdin.close()
-        return Observed(uses, faults, json.loads(says), seconds, program.pid)
+        return Observed(uses, faults, queued_s, json.loads(says), seconds, program.pid)
 
     return run
+
+
+def _tasks(tgid: int, file: str) -> list[str]:
+    """What a file says of each thread of a process."""
+    return [(task / file).read_text() for task in Path(f"/proc/{tgid}/task").iterdir()]
+
+
+def _until_all_are(tgid: int, state: str) -> None:
+    """Waits until no thread of a process is in another state, as /proc/PID/stat has it."""
+    deadline_s = time.monotonic() + 60
+    while {text.rpartition(")")[2].split()[0] for text in _tasks(tgid, "stat")} != {state}:
+        assert time.monotonic() < deadline_s, f"never {state}"
+        time.sleep(0.001)
+
+
+def _run_queue_s(tgid: int) -> float:
+    """How long the threads of a process that live now have waited for a CPU since they began."""
+    return sum(int(text.split()[1]) for text in _tasks(tgid, "schedstat")) / 1e9
 
 
 def _has_line(stream: Any) -> bool:
