@@ -8,7 +8,7 @@ from pathlib import Path
 
 # A whole line of a real /proc/PID/stat behind the name; {} are the fields that tests choose.
 _STAT = (
-    "{tgid} ({comm}) {state} 1 1 1 0 -1 4194560 500 0 {major_faults} 0 {user} {system} 0 0 20 0 {threads} 0 {start} 100000 900 "
+    "{tgid} ({comm}) {state} {parent} 1 1 0 -1 4194560 500 0 {major_faults} 0 {user} {system} 0 0 20 0 {threads} 0 {start} 100000 900 "
     "18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
 )
 _STATUS = """Name:\t{comm}
@@ -64,6 +64,7 @@ class ProcTree:
         threads: Mapping[int, Thread] | None = None,
         nspid: tuple[int, ...] = (),
         uid: int = 0,
+        parent: int = 1,
         cmdline: str = "engine\0--serve\0",
         cgroup: str = "0::/\n",
     ) -> None:
@@ -76,6 +77,7 @@ class ProcTree:
                 tgid=tgid,
                 comm=comm,
                 state=state,
+                parent=parent,
                 major_faults=major_faults,
                 user=user,
                 system=system,

@@ -12,6 +12,7 @@ from aie_agent.sources.bpf.child import COMMAND, ChildError
 from aie_agent.sources.bpf.recent import summary
 from aie_agent.sources.bpf.targets import Watched, search
 from aie_agent.sources.bpf.visit import look
+from aie_agent.sources.process_tree import ProcessTree
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf import prerequisites
 from aie_ebpf.prerequisites import Prerequisite
@@ -79,7 +80,7 @@ def _watched(engines: Mapping[str, Sequence[int]]) -> Watched:
         engine: [ProcessId(tgid, ticks) for tgid in tgids if (ticks := procfs.start_ticks(tgid)) is not None]
         for engine, tgids in engines.items()
     }
-    return search(living, procfs)
+    return search(living, ProcessTree(procfs))
 
 
 def _coverage_rows(engine: str, coverage: Iterable[api.Coverage]) -> Iterator[Row]:

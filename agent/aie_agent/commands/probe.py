@@ -18,6 +18,7 @@ from aie_agent.sources.bpf.child import COMMAND, ChildError
 from aie_agent.sources.bpf.points import Levels, UnfitError, add_up
 from aie_agent.sources.bpf.targets import search
 from aie_agent.sources.bpf.visit import Window, open_window
+from aie_agent.sources.process_tree import ProcessTree
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf import prerequisites
 from aie_ebpf.messages import Target
@@ -174,7 +175,7 @@ def _targets(arguments: argparse.Namespace, name: str) -> tuple[Target, ...]:
             raise AgentError(f"the agent knows no engine {name}")
         tgids = [process.tgid for process in engine.processes]
     processes = [ProcessId(tgid, ticks) for tgid in tgids if (ticks := procfs.start_ticks(tgid)) is not None]
-    targets = search({name: processes}, procfs).targets
+    targets = search({name: processes}, ProcessTree(procfs)).targets
     if not targets:
         raise AgentError(f"{name}: no process of it lives")
     return targets

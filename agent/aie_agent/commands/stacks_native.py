@@ -16,6 +16,7 @@ from aie_agent.namesakes import ProcessId
 from aie_agent.sources.bpf.child import COMMAND, ChildError
 from aie_agent.sources.bpf.targets import search
 from aie_agent.sources.bpf.visit import Window, open_window
+from aie_agent.sources.process_tree import ProcessTree
 from aie_agent.sources.procfs import Procfs
 from aie_agent.stacks.native.standing import waiting_now
 from aie_agent.stacks.native.waits import NativeWait, resolve
@@ -94,7 +95,7 @@ def _window(tgids: Sequence[int], command: Sequence[str]) -> tuple[Window | None
         return None, ["; ".join(f"{item.name}: {item.found} ({item.remedy})" for item in unmet)]
     procfs = Procfs()
     processes = [ProcessId(tgid, ticks) for tgid in tgids if (ticks := procfs.start_ticks(tgid)) is not None]
-    targets = [each for each in search({_NAME: processes}, procfs).targets if each.tgid in tgids]
+    targets = [each for each in search({_NAME: processes}, ProcessTree(procfs)).targets if each.tgid in tgids]
     if not targets:
         return None, ["no process of it lives"]
     section = BpfSection(budget=1.0, without=tuple(each.name for each in SETS if each.name not in _SETS))

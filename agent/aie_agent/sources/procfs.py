@@ -156,18 +156,6 @@ class Procfs:
                 tasks[int(tid)] = TaskTimes(switches, None if schedstat is None else text.run_queue_ns(schedstat))
         return tasks
 
-    def children(self, tgid: int, most_threads: int) -> tuple[list[int], int]:
-        """The processes that this one started and that still live, and how many threads were asked for theirs: each thread has its
-        own. A small file a thread, 5 us: no more than `most_threads` are read. Empty where the kernel does not tell."""
-        try:
-            tids = os.listdir(f"{self._root}/{tgid}/task")
-        except OSError as error:
-            if error.errno in _GONE:
-                return [], 0
-            raise
-        contents = [self.read(f"{tgid}/task/{tid}/children") for tid in tids[:most_threads]]
-        return [int(word) for content in contents if content for word in content.split()], min(len(tids), most_threads)
-
     def command(self, tgid: int) -> str:
         """The command line of a process, or its name in brackets where it has none.
 

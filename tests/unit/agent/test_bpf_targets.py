@@ -15,6 +15,7 @@ from aie_agent.namesakes import ProcessId
 from aie_agent.sources.bpf import targets
 from aie_agent.sources.bpf.source import arguments
 from aie_agent.sources.bpf.targets import MOST_PROCESSES, search
+from aie_agent.sources.process_tree import ProcessTree
 from aie_agent.sources.procfs import Procfs
 from tests.fakes.proc_tree import ProcTree
 
@@ -23,16 +24,17 @@ AGENT = 9
 
 
 class Family:
-    """Processes that start others: `thread of parent -> children`."""
+    """Processes that start others."""
 
     def __init__(self, root: Path) -> None:
         self.tree = ProcTree(root)
-        self.procfs = Procfs(root)
+        self.known = ProcessTree(Procfs(root))
 
-    def process(self, tgid: int, children: dict[int, list[int]] | None = None) -> ProcessId:
-        self.tree.process(tgid, start=START + tgid)
-        for tid in {tgid, *(children or {})}:
-            self.tree.write(f"{tgid}/task/{tid}/children", "".join(f"{each} " for each in (children or {}).get(tid, [])))
+    def process(self, tgid: int, *children: int, parent: int = 1) -> ProcessId:
+        """One that started others, which have to be told of after it."""
+        self.tree.process(tgid, start=START + tgid, parent=parent)
+        for child in children:
+            self.tree.process(child, start=START + child, parent=tgid)
         return ProcessId(tgid, START + tgid)
 
 
@@ -49,73 +51,100 @@ def watched(found: targets.Watched) -> dict[str, list[int]]:
     return names
 
 
-def test_children_of_every_thread_and_theirs(family: Family) -> None:
-    root = family.process(100, {100: [200], 101: [201]})
-    family.process(200, {200: [300]})
-    family.process(201)
-    family.process(300)
-    assert watched(search({"chat": [root]}, family.procfs, AGENT)) == {"chat": [100, 200, 201, 300]}
+def test_children_and_theirs(family: Family) -> None:
+    root = family.process(100, 200, 201)
+    family.process(200, 300, parent=100)
+    assert watched(search({"chat": [root]}, family.known, AGENT)) == {"chat": [100, 200, 201, 300]}
 
 
-def test_a_child_that_is_gone_and_a_loop_are_no_matter(family: Family) -> None:
-    root = family.process(100, {100: [200, 999]})
-    family.process(200, {200: [100]})
-    assert watched(search({"chat": [root]}, family.procfs, AGENT)) == {"chat": [100, 200]}
+def test_a_loop_is_no_matter(family: Family) -> None:
+    """/proc is not read in one moment: numbers can be given anew meanwhile."""
+    root = family.process(100, 200, parent=200)
+    assert watched(search({"chat": [root]}, family.known, AGENT)) == {"chat": [100, 200]}
+
+
+def test_who_comes_and_goes_between_two_searches(family: Family) -> None:
+    root = family.process(100, 200, 201)
+    assert watched(search({"chat": [root]}, family.known, AGENT)) == {"chat": [100, 200, 201]}
+    family.tree.end(200)
+    family.process(201, 300, parent=100)
+    assert watched(search({"chat": [root]}, family.known, AGENT)) == {"chat": [100, 201, 300]}
+
+
+def test_whose_parent_ended_is_asked_who_has_it_now(family: Family) -> None:
+    root, other = family.process(100, 200), family.process(101)
+    family.process(200, 300, 301, parent=100)
+    engines = {"chat": [root], "other": [other]}
+    assert watched(search(engines, family.known, AGENT)) == {"chat": [100, 200, 300, 301], "other": [101]}
+    family.tree.end(200)
+    family.tree.process(300, start=START + 300, parent=1)
+    family.tree.process(301, start=START + 301, parent=101)
+    assert watched(search(engines, family.known, AGENT)) == {"chat": [100], "other": [101, 301]}
+
+
+def test_whoever_has_a_number_later_is_another(family: Family) -> None:
+    """A child that ended and gave its number to a stranger while nobody looked; and one whose parent is a zombie still."""
+    root, other = family.process(100, 200, 201), family.process(101)
+    family.process(201, 300, parent=100)
+    engines = {"chat": [root], "other": [other]}
+    assert watched(search(engines, family.known, AGENT)) == {"chat": [100, 200, 201, 300], "other": [101]}
+    family.tree.process(200, start=START + 200, parent=101)
+    family.tree.process(201, start=START + 201, parent=100, state="Z")
+    assert watched(search(engines, family.known, AGENT)) == {"chat": [100], "other": [101]}
+    assert watched(search(engines, family.known, AGENT)) == {"chat": [100], "other": [101, 200]}
 
 
 def test_a_descendant_that_is_another_engine_is_that_engines(family: Family) -> None:
-    root, other = family.process(100, {100: [200]}), family.process(200, {200: [300]})
-    family.process(300)
-    assert watched(search({"launcher": [root], "chat": [other]}, family.procfs, AGENT)) == {"launcher": [100], "chat": [200, 300]}
+    root, other = family.process(100, 200), family.process(200, 300, parent=100)
+    assert watched(search({"launcher": [root], "chat": [other]}, family.known, AGENT)) == {"launcher": [100], "chat": [200, 300]}
 
 
 def test_a_process_of_two_engines_is_the_firsts_and_the_other_says_so(family: Family) -> None:
     root = family.process(100)
-    found = search({"a": [root], "b": [root]}, family.procfs, AGENT)
+    found = search({"a": [root], "b": [root]}, family.known, AGENT)
     assert watched(found) == {"a": [100]}
     assert found.left_out == {"b": "process 100 is watched as one of engine a"}
 
 
 def test_the_agent_and_what_it_started_are_not_watched(family: Family) -> None:
-    root = family.process(100, {100: [AGENT]})
-    agent = family.process(AGENT, {AGENT: [300]})
-    family.process(300)
-    found = search({"chat": [root], "self": [agent]}, family.procfs, AGENT)
+    root = family.process(100, AGENT)
+    agent = family.process(AGENT, 300, parent=100)
+    found = search({"chat": [root], "self": [agent]}, family.known, AGENT)
     assert watched(found) == {"chat": [100]}
     assert found.left_out == {"self": f"process {AGENT} is the agent itself"}
 
 
 def test_there_is_a_limit_and_it_is_said(family: Family) -> None:
     children = list(range(1000, 1000 + MOST_PROCESSES + 40))
-    root = family.process(100, {100: children})
-    for tgid in children:
-        family.process(tgid)
-    found = search({"chat": [root]}, family.procfs, AGENT)
+    root = family.process(100, *children)
+    found = search({"chat": [root]}, family.known, AGENT)
     assert watched(found) == {"chat": [100, *children[: MOST_PROCESSES - 1]]}
     assert found.left_out == {"chat": f"41 processes beyond {MOST_PROCESSES} are not watched"}
 
 
-def test_so_many_threads_are_asked_and_no_more(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "MOST_THREADS", 10)
-    root = family.process(100, {100 + n: [] for n in range(30)})
-    other = family.process(500, {500: [600]})
-    family.process(600)
-    found = search({"many": [root], "few": [other]}, family.procfs, AGENT)
-    assert watched(found) == {"many": [100], "few": [500]}
-    assert found.left_out == {"few": "what 1 processes started is not looked for: 10 threads were asked"}
+FORKS_IN_A_THREAD = """
+import os, threading, time
+def start():
+    pid = os.fork()
+    if pid:
+        print(pid, flush=True)
+    time.sleep(600)
+threading.Thread(target=start).start()
+"""
 
 
 def test_real_processes() -> None:
-    code = "import os, time\npid = os.fork()\nprint(pid or 0, flush=True) if pid else None\ntime.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    """Whichever thread started them."""
+    with subprocess.Popen([sys.executable, "-c", FORKS_IN_A_THREAD], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         try:
             procfs = Procfs()
-            ticks = procfs.start_ticks(process.pid)
+            tree, ticks = ProcessTree(procfs), procfs.start_ticks(process.pid)
             assert ticks is not None
-            found = search({"chat": [ProcessId(process.pid, ticks)]}, procfs)
-            assert {target.tgid for target in found.targets} == {process.pid, child}
+            for _ in range(2):
+                found = search({"chat": [ProcessId(process.pid, ticks)]}, tree)
+                assert {target.tgid for target in found.targets} == {process.pid, child}
         finally:
             os.kill(child, 9)
             process.kill()

@@ -85,11 +85,15 @@ def _row(place: tuple[int, int], locks: Sequence[Lock], watched_s: float, is_cur
 
 def summary(coverage: Iterable[Coverage], engine: str) -> tuple[api.Coverage, ...]:
     """What can be seen of an engine by each set, over all of its processes."""
-    by_set: dict[str, list[Coverage]] = {}
+    return summaries(coverage).get(engine, ())
+
+
+def summaries(coverage: Iterable[Coverage]) -> dict[str, tuple[api.Coverage, ...]]:
+    """The summary of each engine."""
+    engines: dict[str, dict[str, list[Coverage]]] = {}
     for each in coverage:
-        if each.engine == engine:
-            by_set.setdefault(each.set, []).append(each)
-    return tuple(_of_set(name, parts) for name, parts in by_set.items())
+        engines.setdefault(each.engine, {}).setdefault(each.set, []).append(each)
+    return {engine: tuple(_of_set(*of_set) for of_set in by_set.items()) for engine, by_set in engines.items()}
 
 
 def _of_set(name: str, parts: Sequence[Coverage]) -> api.Coverage:

@@ -16,8 +16,9 @@ from aie_agent.sources.bpf.child import COMMAND, Child, ChildError
 from aie_agent.sources.bpf.keeper import Keeper
 from aie_agent.sources.bpf.lock_windows import LockWindows, Looked
 from aie_agent.sources.bpf.points import WHOLE, Levels, UnfitError, add_up, kinds_held
-from aie_agent.sources.bpf.recent import RecentLocks, summary
+from aie_agent.sources.bpf.recent import RecentLocks, summaries
 from aie_agent.sources.bpf.targets import Watched, search
+from aie_agent.sources.process_tree import ProcessTree
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf.messages import Coverage, OomKill, Ready, Report, Watch, WindowClosed
 from aie_telemetry import api
@@ -62,7 +63,7 @@ class BpfSource:
         self.period_s = float(section.period)
         self._tell_xid = tell_xid
         self._engines = engines
-        self._procfs = procfs
+        self._tree = ProcessTree(procfs)
         self._keeper = keeper((*command, *arguments(section)), time.monotonic)
         self._child: Child | None = None
         self._watched = Watched((), {})
@@ -71,6 +72,7 @@ class BpfSource:
         self._owners: dict[int, tuple[str, float]] = {}
         self._kinds: dict[str, dict[str, None]] = {}
         self._coverage: tuple[Coverage, ...] = ()
+        self._summaries: dict[str, tuple[api.Coverage, ...]] = {}
         self._locks = RecentLocks(window_s)
         self._lock_windows = LockWindows()
 
@@ -105,7 +107,7 @@ class BpfSource:
         """What can be seen of an engine, and what cannot."""
         if self._keeper.reason:
             return (api.Coverage(set=EVERYTHING, state="off", reason=self._keeper.reason),)
-        return summary(self._coverage, engine)
+        return self._summaries.get(engine, ())
 
     def note(self, engine: str) -> str | None:
         """Which processes of an engine are not watched; None where all are."""
@@ -123,7 +125,7 @@ class BpfSource:
         is_new_child = child is not self._child
         if not is_new_child and named == self._named and 0 <= now_s - self._searched_s < SEARCH_EVERY_S:
             return
-        watched = await asyncio.to_thread(search, named, self._procfs)
+        watched = await asyncio.to_thread(search, named, self._tree)
         if is_new_child or watched.targets != self._watched.targets:
             child.send(Watch(targets=watched.targets))
         self._child, self._named, self._watched, self._searched_s = child, named, watched, now_s
@@ -136,7 +138,8 @@ class BpfSource:
         self._lock_windows.take(messages)
         reports = [each for each in messages if isinstance(each, Report)]
         for report in reports:
-            self._coverage = self._coverage if report.coverage is None else report.coverage
+            if report.coverage is not None:
+                self._coverage, self._summaries = report.coverage, summaries(report.coverage)
             self._locks.take(report, now_s)
             batch.events += [self._oom_event(kill, now_s) for kill in report.oom_kills]
             for xid in report.xids:
@@ -166,7 +169,7 @@ class BpfSource:
     def _forget(self) -> None:
         """What a child said that is gone is not so any more."""
         self._child = None
-        self._coverage = ()
+        self._coverage, self._summaries = (), {}
 
 
 def arguments(section: BpfSection) -> list[str]:
