@@ -5,27 +5,40 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from aie_agent.samples import Tags
 from aie_telemetry.catalogue import Kind
 
 
+class Span(NamedTuple):
+    """What was known at the start of a time and at its end. `rises`: no value in between is below the one before it, or is none."""
+
+    first_s: float
+    first: float
+    last: float
+    rises: bool
+
+
 class Ring:
     """The last `capacity` (time, value) pairs, times ascending. 16 bytes a point, taken as points come."""
 
-    __slots__ = ("_capacity", "_start", "_times", "_values")
+    __slots__ = ("_capacity", "_rising", "_start", "_times", "_values")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._times = array("d")
         self._values = array("d")
         self._start = 0
+        self._rising = 0
 
     def __len__(self) -> int:
         return len(self._times)
 
     def append(self, time_s: float, value: float) -> None:
         """Adds the newest point, over the oldest one when full. Times must not go back, which the store sees to."""
+        goes_on = self._rising and value >= self._values[self._start - 1]
+        self._rising = self._rising + 1 if goes_on else int(value == value)
         if len(self._times) < self._capacity:
             self._times.append(time_s)
             self._values.append(value)
@@ -33,6 +46,15 @@ class Ring:
             self._times[self._start] = time_s
             self._values[self._start] = value
             self._start = (self._start + 1) % self._capacity
+
+    def span(self, time_s: float) -> Span | None:
+        """The first and the last of the points that `since` gives; None without any."""
+        count = len(self._times)
+        if not count:
+            return None
+        first = max(self._rank(time_s) - 1, 0)
+        index = (self._start + first) % count
+        return Span(self._times[index], self._values[index], self._values[self._start - 1], self._rising >= count - first)
 
     def since(self, time_s: float) -> Iterator[tuple[float, float]]:
         """The points from the last one at or before `time_s` (what was known then) to the newest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -15,16 +16,18 @@ def increase(series: Series, start_s: float, now_s: float) -> tuple[float, float
     A counter that fell was restarted from 0, so what it shows afterwards is what it gained (as Prometheus reads it). One that
     sent nothing since its last point did not rise: StatsD senders speak only when something happens.
     """
-    points = series.ring.since(start_s)
-    first = next(points, None)
-    if first is None:
+    span = series.ring.span(start_s)
+    if span is None:
         return None
-    begin_s, last = max(first[0], start_s), first[1]
-    gained = 0.0
-    for _, value in points:
-        gained += gain(last, value)
-        last = value
-    return (gained, now_s - begin_s) if now_s > begin_s else None
+    known_s = now_s - max(span.first_s, start_s)
+    if known_s <= 0:
+        return None
+    return (span.last - span.first if span.rises else _climbed(series.ring.since(start_s)), known_s)
+
+
+def _climbed(points: Iterable[tuple[float, float]]) -> float:
+    """From point to point: a counter that fell, or has a break, is followed on the way."""
+    return sum(gain(before, value) for (_, before), (_, value) in pairwise(points))
 
 
 def gain(before: float, value: float) -> float:
@@ -113,13 +116,15 @@ def level_history(all_series: Iterable[Series], now_s: float, points: int, step_
     """The sum of gauges at `points` moments up to `now_s`, oldest first; None where none had a value that still counted."""
     history: list[float | None] = [None] * points
     start_s = now_s - points * step_s
+    moments = [start_s + (step + 1) * step_s for step in range(points)]
     for series in all_series:
         hold_s = max(series.valid_until_s - series.last_time_s, step_s)
         known = list(series.ring.since(start_s))
-        for index, (time_s, value) in enumerate(known):
-            end_s = known[index + 1][0] if index + 1 < len(known) else time_s + hold_s
-            for step in _steps(time_s, min(end_s, time_s + hold_s), start_s, points, step_s):
-                history[step] = (history[step] or 0.0) + value
+        times = [time_s for time_s, _ in known]
+        for step, moment_s in enumerate(moments):
+            at = bisect_right(times, moment_s) - 1
+            if at >= 0 and moment_s < times[at] + hold_s:
+                history[step] = (history[step] or 0.0) + known[at][1]
     return tuple(history)
 
 

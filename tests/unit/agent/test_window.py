@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_agent.analysis.window import bucket_increase, increase, level_history, quantile, quantiles_of, rate, rate_history
+from aie_agent.analysis.window import bucket_increase, gain, increase, level_history, quantile, quantiles_of, rate, rate_history
 from aie_agent.series import HistogramSeries, Series
 from aie_telemetry.catalogue import Kind
 
@@ -55,6 +57,41 @@ def test_histogram_increase_ignores_what_came_before_and_survives_a_restart() ->
     assert bucket_increase(series, 0.0) == [1 + 1, 2, 3]
     assert bucket_increase(series, 10.0) == [1, 0, 0]
     assert bucket_increase(histogram(), 0.0) == [0, 0, 0]
+
+
+VALUES = st.sampled_from([0.0, 1.0, 2.5, 7.0, float("nan")])
+CAPACITY = 8
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), VALUES), max_size=30), st.integers(-2, 40))
+def test_a_rise_is_what_its_points_gain_one_by_one(steps: list[tuple[int, float]], start: int) -> None:
+    """Also of a ring that went round, with counters that fell and with breaks."""
+    series = Series("c", Kind.COUNTER, (), "test", CAPACITY)
+    points: list[tuple[float, float]] = []
+    for wait_s, value in steps:
+        points.append((points[-1][0] + wait_s if points else 0.0, value))
+        series.append(*points[-1])
+    points = points[-CAPACITY:]
+    known = points[max(sum(time_s <= start for time_s, _ in points) - 1, 0) :]
+    assert list(map(repr, series.ring.since(start))) == list(map(repr, known))
+    found = increase(series, start, 50.0)
+    if not known:
+        assert found is None
+    else:
+        gains = sum(gain(before, value) for (_, before), (_, value) in pairwise(known))
+        assert found == (gains, 50.0 - max(known[0][0], start))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 5))
+def test_a_level_is_the_last_that_was_told_while_it_counts(waits: list[int], hold: int) -> None:
+    times = list(accumulate(waits, initial=0))
+    series = counter(*((float(time_s), float(index)) for index, time_s in enumerate(times)))
+    series.valid_until_s = series.last_time_s + hold
+    history = level_history([series], 60.0, 60, 1.0)
+    for moment in range(1, 61):
+        last = max(time_s for time_s in times if time_s <= moment)
+        index = len(times) - 1 - times[::-1].index(last)
+        assert history[moment - 1] == (index if moment < last + hold else None)
 
 
 def test_quantile_as_prometheus_gives_it() -> None:
