@@ -17,6 +17,7 @@ from aie_agent.analysis.causes import WITH_STACKS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
 from aie_agent.analysis.history import FindingHistory, is_current, is_finding
+from aie_agent.analysis.leaks.told import LEAK
 from aie_agent.analysis.lock_contention import LOCK_CONTENTION, contended
 from aie_agent.analysis.memory import unaccounted
 from aie_agent.clock import SteadyClock, Watchfulness
@@ -45,6 +46,7 @@ from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
 from aie_agent.sources.lineage import Lineage
+from aie_agent.sources.memory_maps import MemoryMaps
 from aie_agent.sources.numa import numa_nodes
 from aie_agent.sources.nvml import build as nvml
 from aie_agent.sources.process import ProcessSource
@@ -113,6 +115,8 @@ class Agent:
         self._processes = ProcessSource(self._engines, procfs, period_s=config.sources.process_period)
         for source in (self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes):
             self._runners.add(source)
+        self._maps = MemoryMaps(self._engines, procfs, config.leaks.time_scale)
+        self._runners.add(self._maps)
         self._discovered = Discovered(config, self._engines, self._runners)
         if config.engines:
             self._runners.add(ConfiguredEngines(config.engines))
@@ -245,6 +249,7 @@ class Agent:
             self._events.add(event, now_s)
         self._lines.update(findings, now_s)
         await self._drift_files.update(self._values, findings, now_s)
+        self._maps.follow({each.subject for each in findings if each.cause == LEAK} & set(self._engines.names()))
         await asyncio.to_thread(self._probe_requests.update, findings, self._engines.names(), self._aliases, now_s)
         self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
         if now_s - self._saved_s >= SAVE_EVERY_S:

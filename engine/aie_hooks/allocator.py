@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from aie_hooks.process_memory import malloc_bytes, python_blocks
 
 if TYPE_CHECKING:  # reading the allocator needs nothing but torch
     from aie_hooks.emitter import Emitter
@@ -48,8 +51,13 @@ _GAUGES: Final = {
 _COUNTERS: Final = {"retries": "aie_engine_allocator_retries_total", "ooms": "aie_engine_allocator_ooms_total"}
 
 
+PROCESS_PERIOD_S: Final = 5.0
+"""What the process says of malloc and Python is read no more often: some 0.1 ms for each million of Python objects."""
+
+
 class AllocatorHook:
-    """Reports what `read` returns. One hook a device; call `report` every few seconds, on the thread that may call `read`."""
+    """Reports what `read` returns, and what of the process's memory malloc and Python hold. One hook a device; call `report` every
+    few seconds, on the thread that may call `read`."""
 
     def __init__(self, emitter: Emitter, read: Callable[[], AllocatorStats]) -> None:
         self._emitter = emitter
@@ -58,9 +66,11 @@ class AllocatorHook:
         self._counters: dict[tuple[str, str], Counter] = {}
         self._then: dict[tuple[str, str], int] = {}
         self._failing = False
+        self._next_s = float("-inf")
 
     def report(self) -> None:
         """Sends what is known. Whatever `read` raises is logged, once until it works again, and counted as dropped."""
+        self._send_process(time.monotonic())
         try:
             self._send(self._read())
         except Exception as error:  # noqa: BLE001 - the engine's reader may raise anything, and it is logged
@@ -70,6 +80,17 @@ class AllocatorHook:
                 _log.error("the allocator's numbers could not be read; said once until they can", exc_info=error)
             return
         self._failing = False
+
+    def _send_process(self, now_s: float) -> None:
+        """What tells Python's objects, native heap and mappings apart, when the rest of the process grows."""
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + PROCESS_PERIOD_S
+        malloc = malloc_bytes()
+        self._emitter.gauge("aie_engine_python_blocks").set(python_blocks())
+        if malloc is not None:
+            self._emitter.gauge("aie_engine_malloc_used_bytes").set(malloc.used_bytes)
+            self._emitter.gauge("aie_engine_malloc_held_bytes").set(malloc.held_bytes)
 
     def _send(self, stats: AllocatorStats) -> None:
         device = stats.device

@@ -111,3 +111,29 @@ def test_counters_follow_torchs_and_survive_its_reset(receiver: UnixReceiver, so
         seen.append(sum(value for (name, _), value in totals(receiver.samples()).items() if name.endswith("ooms_total")))
     assert sum(seen) == 3 + 2 + 2 + 7
     assert min(seen) == 0
+
+
+def test_what_malloc_and_python_hold_is_told_with_it(receiver: UnixReceiver, socket_path: Path) -> None:
+    emitter = manual_emitter(f"unix://{socket_path}")
+    hooks = [AllocatorHook(emitter, lambda d=device: AllocatorStats(d, 1, 2)) for device in ("cuda0", "cuda1")]  # type: ignore[misc]
+    held = [bytearray(10**7) for _ in range(10)]
+    for hook in hooks:
+        hook.report()
+    emitter.flush()
+    gauges = {name: value for (name, tags), value in levels(receiver.samples()).items() if "device" not in dict(tags)}
+    assert gauges["aie_engine_python_blocks"] == pytest.approx(sys.getallocatedblocks(), rel=0.2)
+    assert gauges["aie_engine_malloc_held_bytes"] >= gauges["aie_engine_malloc_used_bytes"] > sum(map(len, held))
+
+
+def test_it_is_told_where_the_allocator_cannot_be_read_and_not_at_every_report(receiver: UnixReceiver, socket_path: Path) -> None:
+    def broken() -> AllocatorStats:
+        raise RuntimeError
+
+    emitter = manual_emitter(f"unix://{socket_path}")
+    hook = AllocatorHook(emitter, broken)
+    hook.report()
+    blocks = emitter.gauge("aie_engine_python_blocks")
+    blocks.set(-1)
+    hook.report()
+    emitter.flush()
+    assert levels(receiver.samples())["aie_engine_python_blocks", (("engine", emitter.engine),)] == -1

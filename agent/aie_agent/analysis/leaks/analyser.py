@@ -18,12 +18,24 @@ from aie_agent.analysis.leaks import accounting, told
 from aie_agent.analysis.leaks.accounting import Account
 from aie_agent.analysis.leaks.lines import LINES, LineSpec, Sample
 from aie_agent.analysis.leaks.probes import Answer, answers
-from aie_agent.analysis.leaks.reading import CLASSES, MODULES, Identity, devices, free_bytes, held_by, identity, requests, sample
+from aie_agent.analysis.leaks.reading import (
+    CLASSES,
+    MODULES,
+    Identity,
+    devices,
+    free_bytes,
+    held_by,
+    identity,
+    inside,
+    requests,
+    sample,
+)
 from aie_agent.analysis.leaks.sentences import size
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.standing import RANK
 from aie_agent.analysis.leaks.told import Retained, Rising
-from aie_agent.analysis.leaks.watch import Watch
+from aie_agent.analysis.leaks.watch import Found, Watch
+from aie_agent.analysis.leaks.within import Inside, told_by
 from aie_agent.samples import Point
 from aie_telemetry.api import Evidence, Finding, Gpu
 from aie_telemetry.catalogue import Kind
@@ -54,6 +66,7 @@ class _Engine:
     answer: Answer | None = None
     taken: frozenset[tuple[str, str]] = frozenset()
     retained: Retained | None = None
+    inside: Inside = field(default_factory=Inside)
     seen_s: float = 0.0
     is_down: bool = False
 
@@ -64,6 +77,7 @@ class _Engine:
             watch.restart()
         self.requests = self.requests_per_s = self.answer = self.retained = None
         self.held_before = {}
+        self.inside = Inside()
 
     def take(self, answer: Answer) -> None:
         """What one of its processes answered. Of several that answer one request it counts what all gave back."""
@@ -125,7 +139,9 @@ class LeakAnalyser:
             known.free[device] = free_bytes(view, engine, device, now_s)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}
-        if not known.held_before or not any(watch.found() for watch in known.watches.values()):
+        is_suspect = any(watch.found() for watch in known.watches.values())
+        known.inside = inside(view.store, engine, now_s, known.inside if is_suspect else Inside())
+        if not known.held_before or not is_suspect:
             known.held_before = known.held
 
     def _count_requests(self, known: _Engine, count: float | None, now_s: float) -> None:
@@ -162,16 +178,19 @@ class LeakAnalyser:
         return ((name, known) for name, known in self._engines.items() if not known.is_down)
 
     def _of_memory(self, engine: str, known: _Engine) -> list[Finding]:
-        rising = [
-            Rising(device, each, known.free.get(device), _grew(known) if device != "cpu" else (), known.answer)
-            for device, watch in known.watches.items()
-            for each in watch.found()
-        ]
+        rising = [self._rising(known, device, watch, each) for device, watch in known.watches.items() for each in watch.found()]
         rising.sort(key=lambda each: (_is_fragmented(each), -RANK[each.found.standing.level], -each.found.standing.slope.value))
         return [
             told.finding(engine, list(group), known.requests_per_s, self._settings)
             for _, group in groupby(rising, key=_is_fragmented)
         ]
+
+    def _rising(self, known: _Engine, device: str, watch: Watch, found: Found) -> Rising:
+        if device == "cpu":
+            found, grew = told_by(found, watch, known.inside, self._settings)
+        else:
+            grew = _grew(known)
+        return Rising(device, found, known.free.get(device), grew, known.answer)
 
     def _of_retained(self, engine: str, known: _Engine, now_s: float) -> list[Finding]:
         """For a day after an answer has settled it."""
@@ -249,6 +268,9 @@ def _grew(known: _Engine) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
+_COMPARED: Final = frozenset(spec.name for spec in LINES if not spec.tells)
+
+
 def _is_fragmented(rising: Rising) -> bool:
     return rising.found.leak_class == "fragmentation"
 
@@ -257,7 +279,7 @@ def _points(engine: str, device: str, watch: Watch, free: float | None) -> list[
     tags = (("device", device), ("engine", engine))
     points, slopes = [], []
     for name, line in watch.lines.items():
-        if not line.judged:
+        if not line.judged or name in _COMPARED:
             continue
         of_line = (*tags, ("line", name))
         points.append(Point("aie_leak_state", Kind.GAUGE, of_line, float(RANK[line.level])))

@@ -16,7 +16,7 @@ LeakClass = Literal[
     "kv_accounting",
     "unknown",
 ]
-"""Whose memory it is that grows. Which of Python objects, native heap and mappings it is, only a look into the process tells."""
+"""Whose memory it is that grows. Which of Python objects, native heap and mappings it is, a look into the process tells."""
 
 IN_WORDS: Final[dict[LeakClass, str]] = {
     "live_tensors": "live tensors",
@@ -35,7 +35,8 @@ class Sample(NamedTuple):
     """What is known of an engine's memory on a device at a moment, in bytes; None where it is not. `load` is requests in flight,
     `requests` how many there were in all. `cache_bytes` are caches that are known and bounded, `evictable_bytes` what of them no
     request holds: it is kept on purpose, and given up when it is needed. `driver_bytes` is what was asked of the CUDA driver and
-    not freed, as probes see it. `event` names what happened just then."""
+    not freed, as probes see it. `event` names what happened just then. `python_blocks` and what malloc has in use and holds are of
+    the process's own account."""
 
     time_s: float
     physical_bytes: float | None = None
@@ -47,6 +48,9 @@ class Sample(NamedTuple):
     requests: float | None = None
     event: str = ""
     evictable_bytes: float | None = None
+    python_blocks: float | None = None
+    malloc_used_bytes: float | None = None
+    malloc_held_bytes: float | None = None
 
 
 class LineSpec(NamedTuple):
@@ -132,6 +136,9 @@ _PHYSICAL: Final = "aie_engine_memory_physical_bytes"
 _UNACCOUNTED: Final = "aie_engine_memory_unaccounted_bytes"
 _OUTSTANDING: Final = "aie_cuda_memory_outstanding_bytes"
 
+_MALLOC_USED: Final = "aie_engine_malloc_used_bytes"
+_MALLOC_HELD: Final = "aie_engine_malloc_held_bytes"
+
 LINES: Final = (
     LineSpec("allocated", "live_tensors", lambda s: s.allocated_bytes, "allocated memory", _ALLOCATED),
     LineSpec("cached", "fragmentation", _cached, "reserved less allocated memory", _RESERVED, grows="reserved"),
@@ -139,8 +146,11 @@ LINES: Final = (
     LineSpec("driver", "outside_allocator", _driver, "memory asked of the CUDA driver beyond the allocator's", _OUTSTANDING),
     LineSpec("reserved", "unknown", lambda s: s.reserved_bytes, "reserved memory", _RESERVED, total=True),
     LineSpec("physical", "unknown", lambda s: s.physical_bytes, "physical memory", _PHYSICAL, total=True),
+    LineSpec("python", "python_objects", lambda s: s.python_blocks, "blocks of Python", "aie_engine_python_blocks", tells=False),
+    LineSpec("malloc", "native_heap", lambda s: s.malloc_used_bytes, "memory in use of malloc", _MALLOC_USED, tells=False),
+    LineSpec("malloc_held", "native_heap", lambda s: s.malloc_held_bytes, "memory of malloc", _MALLOC_HELD, tells=False),
 )
-"""Parts first."""
+"""Parts first. What is kept to compare with (`within.py`) is no metric's line."""
 
 CACHE_LINES: Final = ("allocated", "cached", "outside", "physical")
 """Where a known cache may lie: in the part that moves with it; where no parts are known, in the whole."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.within import BLOCKS, MALLOC_HELD, MALLOC_USED, MAPS, Inside, Maps
 from aie_agent.store import Store
 
 PHYSICAL: Final = "aie_engine_memory_physical_bytes"
@@ -74,8 +75,11 @@ def sample(store: Store, engine: str, device: str, now_s: float, *, only_gpu: bo
     def level(metric: str) -> float | None:
         return store.current(metric, now_s, engine=engine, device=device)
 
+    def of_process(metric: str) -> float | None:
+        return store.current(metric, now_s, engine=engine) if device == _CPU else None
+
     physical = level(PHYSICAL)
-    swapped = store.current(_SWAP, now_s, engine=engine) if device == _CPU else None
+    swapped = of_process(_SWAP)
     return Sample(
         now_s,
         physical if physical is None or swapped is None else physical + swapped,
@@ -83,9 +87,27 @@ def sample(store: Store, engine: str, device: str, now_s: float, *, only_gpu: bo
         level(RESERVED),
         _outstanding(store, engine, now_s) if only_gpu else None,
         load(store, engine, now_s),
-        store.current(_RESPONSE_CACHE, now_s, engine=engine) if device == _CPU else None,
+        of_process(_RESPONSE_CACHE),
         requests(store, engine, now_s),
+        python_blocks=of_process(BLOCKS),
+        malloc_used_bytes=of_process(MALLOC_USED),
+        malloc_held_bytes=of_process(MALLOC_HELD),
     )
+
+
+def maps(store: Store, engine: str, now_s: float) -> Maps | None:
+    """What the kernel tells of an engine's mappings now; None while nobody looks, or nobody may."""
+    live = [each for each in store.scalars(MAPS, engine=engine) if each.valid_until_s >= now_s]
+    held = {(tags.get("kind", ""), tags.get("size_class", "")): each.value for each in live for tags in (dict(each.tags),)}
+    return Maps(live[0].last_time_s, held) if live else None
+
+
+def inside(store: Store, engine: str, now_s: float, before: Inside) -> Inside:
+    """What is known of an engine's processes, with what was known before since it is suspect."""
+    count = store.current("aie_process_instances", now_s, engine=engine)
+    now = maps(store, engine, now_s)
+    first = now if before.first is None else before.first
+    return Inside(before.processes if count is None else round(count), first, before.last if now is None else now)
 
 
 def load(store: Store, engine: str, now_s: float) -> float | None:

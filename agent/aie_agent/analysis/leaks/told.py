@@ -38,6 +38,18 @@ _ADVICE: Final[dict[LeakClass, str]] = {
         " objects, native heap or mappings. On a CPU compare tracemalloc snapshots; if Python is flat, use bcc's memleak or"
         " jemalloc's profile. Retention is no leak: malloc_trim(0) gives it back."
     ),
+    "python_objects": (
+        "Python keeps objects alive: lists, dicts and caches without a limit, requests that were aborted. Compare two snapshots of"
+        " tracemalloc some requests apart, or count gc.get_objects() by type; gc.freeze() hides what was there before it."
+    ),
+    "native_heap": (
+        "A library keeps what it asks of malloc: bcc's memleak on the process, jemalloc's or tcmalloc's profile, or heaptrack shows"
+        " who asks. Large Python objects (bytes, lists, tensors on the CPU) lie there as well."
+    ),
+    "anonymous_mappings": (
+        "Memory is mapped past malloc and not unmapped: a communication library's registration cache (UCX_MEM_MMAP_HOOK_MODE=none,"
+        " UCX_RCACHE_MAX_UNRELEASED), thread stacks, another allocator. bpftrace or strace on mmap and munmap shows who."
+    ),
     "another_process": "It is not the engine: see which process it is (`nvidia-smi`), and move or restart that one.",
     "kv_accounting": (
         "Blocks of the KV cache are not given back: look at aborted and retracted requests. Restarting the engine frees them."
@@ -216,7 +228,7 @@ def _not_visible(rising: Rising) -> Iterator[str]:
     if found.leak_class == "unknown":
         yield "what the engine's allocator holds: it does not tell, so neither is told whose memory grows"
     if found.leak_class == "outside_allocator" and rising.device == "cpu":
-        yield "whether it is Python objects, native heap or mappings: that takes a look into the process"
+        yield "whether it is Python objects, native heap or mappings: neither hooks nor the kernel tell, or not yet"
     if found.standing.level == "suspect":
         yield "whether it is a cache that fills or a leak: half a day does not tell"
     if rising.free_bytes is None:

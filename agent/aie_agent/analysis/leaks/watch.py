@@ -147,7 +147,8 @@ class Watch:
         """The class of the part that rose by more than half as much as the whole did."""
         since_s = self.lines[whole.name].standing.since_s
         risen = self.lines[whole.name].risen_since(since_s) or 0.0
-        parts = [spec for name, spec in self._specs.items() if name in self.lines and not spec.total and not spec.grows_not]
+        specs = [spec for name, spec in self._specs.items() if name in self.lines]
+        parts = [spec for spec in specs if spec.tells and not spec.total and not spec.grows_not]
         by = {spec.leak_class: self.lines[spec.name].risen_since(since_s) or 0.0 for spec in parts}
         most: LeakClass = max(by, key=lambda each: by[each], default="unknown")
         return most if by.get(most, 0.0) > _GROWS * risen else "unknown"
