@@ -120,18 +120,16 @@ def walk(machine: Machine, pc: int, registers: dict[int, int], copy: Copy, code:
 def _caller(machine: Machine, here: _Thread, copy: Copy, code: Code) -> _Thread | End:
     try:
         row = code.row(here.frame.within)
-        if row is not None:
-            return _by_table(machine, here, row, copy, code)
+        cfa = None if row is None else _cfa(row, here.registers, copy)
+        if row is not None and cfa is not None:
+            return _by_table(machine, here, row, cfa, copy, code)
     except ElfError:  # a table that is broken says no more than none
         pass
     return _by_frame_pointer(machine, here, copy, code) or _by_scan(machine, here, copy, code)
 
 
-def _by_table(machine: Machine, here: _Thread, row: Row, copy: Copy, code: Code) -> _Thread | End:
+def _by_table(machine: Machine, here: _Thread, row: Row, cfa: int, copy: Copy, code: Code) -> _Thread | End:
     """Raises ElfError where the row cannot be followed."""
-    cfa = _cfa(row, here.registers, copy)
-    if cfa is None:
-        return End.CUT
     registers = dict(here.registers)
     for register, rule in row.rules.items():
         value = _value(rule, cfa, here.registers, copy)
@@ -158,6 +156,7 @@ def _by_table(machine: Machine, here: _Thread, row: Row, copy: Copy, code: Code)
 
 
 def _cfa(row: Row, registers: dict[int, int], copy: Copy) -> int | None:
+    """None where it is by a register that is not known: /proc tells only two, and guesses lose the rest."""
     if row.cfa.expression:
         return evaluate(row.cfa.expression, registers, copy.word)
     base = registers.get(row.cfa.register)
@@ -190,10 +189,12 @@ def _by_frame_pointer(machine: Machine, here: _Thread, copy: Copy, code: Code) -
 
 
 def _by_scan(machine: Machine, here: _Thread, copy: Copy, code: Code) -> _Thread | End:
+    """Where the frame pointer is not known, it is taken to be saved below the return address, as code that needs it has it."""
     for at in range(here.frame.sp, copy.base + len(copy.data) - _WORD.size + 1, _WORD.size):
         word = copy.word(at)
         if word is not None and code.is_after_call(word):
-            return _at(machine, here, word, at + _WORD.size, By.SCAN, here.registers.get(machine.frame_pointer))
+            pointer = here.registers.get(machine.frame_pointer, copy.word(at - _WORD.size))
+            return _at(machine, here, word, at + _WORD.size, By.SCAN, pointer)
     return End.LOST
 
 

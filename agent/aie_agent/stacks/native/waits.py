@@ -73,7 +73,7 @@ _ENDS: Final = {
     End.LOST: "whose caller could not be found",
     End.DEEP: "whose caller lies too deep",
 }
-_CAVEATS: Final = {By.SCAN: " (a guess: code without tables)", By.FRAME_POINTER: " (by frame pointers)"}
+_CAVEATS: Final = {By.SCAN: " (in part a guess)", By.FRAME_POINTER: " (by frame pointers)"}
 
 
 class Resolved(NamedTuple):
