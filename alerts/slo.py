@@ -1,0 +1,244 @@
+"""Objectives to Prometheus rules: error ratios over several windows, and alerts on how fast the budget is spent. Pure.
+
+The method is that of Google's SRE workbook, chapter 5 (multi-window, multi-burn-rate): an alert needs the budget to be spent `factor`
+times too fast over a long window, and still so over a short one. With little traffic one bad event is a large share: so
+`least_bad_events` must have been bad within the long window.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from aie_alerts.scale import duration_s
+
+RATIO: Final = "job_engine_model:aie_slo_bad_events_per_aie_slo_events:ratio_rate{window}"
+EVENTS: Final = "job_engine_model:aie_slo_events:rate{window}"
+DOWN: Final = "job_engine:aie_slo_down:ratio_avg{window}"
+UP: Final = "job_engine:aie_engine_up:max"
+
+_BY: Final = "job, engine, model"
+_LONG_S: Final = 3 * 3600.0
+"""Windows from here on are computed once in two minutes: they hardly move."""
+
+HEADER: Final = """\
+# Generated from alerts/objectives.toml by alerts/build.py: change it there.
+#
+# Per objective the share of bad events over each window, and alerts on how fast the error budget of 30 days is spent. They need
+# nothing but the page of an engine, read by an agent or by Prometheus itself. Replicas of one name count together; `job` stays, so
+# an engine that is read both ways is there twice and never added.
+#
+# False alarms: by the method none that the budget does not feel: an alert says that so much of it is gone. The guard keeps single
+# bad requests of a quiet night from being one.
+groups:
+"""
+
+
+class Slo(NamedTuple):
+    """One objective: `bounds_seconds` of a latency, outcomes of requests, or neither for the time in which nothing is up."""
+
+    name: str
+    alert: str
+    title: str
+    metric: str
+    objective: float
+    bounds_seconds: tuple[float, ...] = ()
+    bad_outcomes: tuple[str, ...] = ()
+    good_outcomes: tuple[str, ...] = ()
+
+    @property
+    def promise(self) -> str:
+        """What was promised, in words."""
+        share = f"{self.objective * 100:g} %"
+        if self.bounds_seconds:
+            return f"{share} within {self.bounds_seconds[0]:g} s"
+        return f"{share} without {' or '.join(self.bad_outcomes)}" if self.bad_outcomes else f"{share} of the time"
+
+
+class Burn(NamedTuple):
+    """A pair of windows, as PromQL durations, and how much too fast the budget must be spent over both."""
+
+    severity: str
+    factor: float
+    long: str
+    short: str
+    wait: str
+
+
+class Objectives(NamedTuple):
+    """The whole file."""
+
+    slos: tuple[Slo, ...]
+    burns: tuple[Burn, ...]
+    least_bad_events: int
+
+
+def parse(text: str) -> Objectives:
+    """Of the TOML text. Raises ValueError for what is no objective: a share outside 0..1, an unknown or missing key."""
+    table = tomllib.loads(text)
+    try:
+        slos = tuple(_slo(each) for each in table["slo"])
+        burns = tuple(Burn(**{("wait" if key == "for" else key): value for key, value in each.items()}) for each in table["burn"])
+        least = int(table["least_bad_events"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"objectives: {error}") from error
+    for slo in slos:
+        if not 0 < slo.objective < 1:
+            raise ValueError(f"objectives: {slo.name}: {slo.objective} is no share between 0 and 1")
+        if slo.bad_outcomes and not slo.good_outcomes:
+            raise ValueError(f"objectives: {slo.name}: bad outcomes of what? good_outcomes is missing")
+    return Objectives(slos, burns, least)
+
+
+def _slo(table: dict[str, Any]) -> Slo:
+    return Slo(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+
+
+def rules(objectives: Objectives) -> str:
+    """The rule file, as YAML."""
+    windows = sorted({window for burn in objectives.burns for window in (burn.long, burn.short)}, key=duration_s)
+    short = [window for window in windows if duration_s(window) < _LONG_S]
+    long = [window for window in windows if duration_s(window) >= _LONG_S]
+    parts = [HEADER, *_group("aie-slo-records", "30s", _records(objectives, short, first=True))]
+    parts += _group("aie-slo-records-long", "2m", _records(objectives, long))
+    alerts = [alert for slo in objectives.slos for burn in objectives.burns for alert in _alert(slo, burn, objectives)]
+    parts += _group("aie-slo", "", [*alerts, *_not_measured(objectives)])
+    return "".join(parts)
+
+
+def _group(name: str, interval: str, rules_: Sequence[str]) -> Iterator[str]:
+    yield f"  - name: {name}\n"
+    if interval:
+        yield f"    interval: {interval}\n"
+    yield "    rules:\n"
+    yield from rules_
+
+
+def _records(objectives: Objectives, windows: Sequence[str], *, first: bool = False) -> list[str]:
+    found = []
+    if first:
+        found.append(_record(UP, "max by (job, engine) (aie_engine_up)", ""))
+    for slo in objectives.slos:
+        for window in windows:
+            if slo.bounds_seconds or slo.bad_outcomes:
+                events, ratio = _latency(slo, window) if slo.bounds_seconds else _outcomes(slo, window)
+                found.append(_record(EVENTS.format(window=window), events, slo.name))
+                found.append(_record(RATIO.format(window=window), ratio, slo.name))
+            else:
+                found.append(_record(DOWN.format(window=window), f"1 - avg_over_time({UP}[{window}])", slo.name))
+    return found
+
+
+def _latency(slo: Slo, window: str) -> tuple[str, str]:
+    """Events a second, and the share of those beyond the bound. Only replicas whose page has the bound count, in both."""
+    good = f"{slo.metric}_bucket{{le=~{json.dumps(_bounds(slo))}}}"
+    events = (
+        f"sum by ({_BY}) (\n  rate({slo.metric}_count[{window}])\n  and on (job, instance, engine, model) rate({good}[{window}])\n)"
+    )
+    ratio = (
+        f"1 - sum by ({_BY}) (rate({good}[{window}]))\n"
+        f"/ on ({_BY}) ({EVENTS.format(window=window)}{{slo={json.dumps(slo.name)}}} > 0)"
+    )
+    return events, ratio
+
+
+def _bounds(slo: Slo) -> str:
+    """A regular expression of the bounds, as pages write them: 1 is also 1.0."""
+    texts = [text for bound in slo.bounds_seconds for text in dict.fromkeys((f"{bound:g}", str(float(bound))))]
+    return "|".join(text.replace(".", r"\.") for text in texts)
+
+
+def _outcomes(slo: Slo, window: str) -> tuple[str, str]:
+    """Events a second, and the share of bad ones. An engine that does not count good ones has no share: all would be bad."""
+
+    def of(outcomes: Sequence[str]) -> str:
+        matcher = json.dumps("|".join(outcomes))
+        return f"sum by ({_BY}) (rate({slo.metric}{{outcome=~{matcher}}}[{window}]))"
+
+    events = f"{of((*slo.good_outcomes, *slo.bad_outcomes))}\nand {of(slo.good_outcomes)}"
+    ratio = f"{of(slo.bad_outcomes)}\n/ on ({_BY}) ({EVENTS.format(window=window)}{{slo={json.dumps(slo.name)}}} > 0)"
+    return events, ratio
+
+
+def _record(name: str, expression: str, slo: str) -> str:
+    lines = [f"      - record: {name}", *_expression(expression)]
+    if slo:
+        lines += ["        labels:", f"          slo: {slo}"]
+    return "\n".join(lines) + "\n"
+
+
+def _expression(text: str) -> list[str]:
+    return [f"        expr: {text}"] if "\n" not in text and ": " not in text else [
+        "        expr: |-",
+        *(f"          {line}" for line in text.split("\n")),
+    ]
+
+
+def _alert(slo: Slo, burn: Burn, objectives: Objectives) -> Iterator[str]:
+    is_time = not (slo.bounds_seconds or slo.bad_outcomes)
+    selector = f"{{slo={json.dumps(slo.name)}}}"
+    name = DOWN if is_time else RATIO
+    long, short = (name.format(window=window) + selector for window in (burn.long, burn.short))
+    limit = f"{burn.factor:g} * {round(1 - slo.objective, 9):g}"
+    lines = [f"{long} > {limit}", f"and {short} > {limit}"]
+    if not is_time:
+        events = EVENTS.format(window=burn.long) + selector
+        lines.append(f"and {long} * {events} >= {objectives.least_bad_events} / {duration_s(burn.long):g}")
+    model = "" if is_time else " ({{ $labels.model }})"
+    yield "\n".join(
+        [
+            f"      - alert: {slo.alert}",
+            *_expression("\n".join(lines)),
+            f"        for: {burn.wait}",
+            "        keep_firing_for: 5m",
+            "        labels:",
+            f"          severity: {burn.severity}",
+            "          component: slo",
+            "          action: investigate",
+            f"          window: {burn.long}",
+            "        annotations:",
+            f"          summary: '{slo.title}: engine {{{{ $labels.engine }}}}{model} misses its objective'",
+            f"          description: 'Over {burn.long} {{{{ $value | humanizePercentage }}}} were bad; the objective is {slo.promise}."
+            f" The error budget of 30 days is spent {burn.factor:g} times too fast or faster, now as well.'"
+            if burn.factor > 1
+            else f"          description: 'Over {burn.long} {{{{ $value | humanizePercentage }}}} were bad; the objective is {slo.promise}."
+            " At this rate nothing is left of the error budget when its 30 days end.'",
+            f"          runbook_url: {_runbook(slo.alert)}",
+            "",
+        ]
+    )
+
+
+def _runbook(alert: str) -> str:
+    """The page on any agent that lives: an objective is of no single host."""
+    found = f'{{{{ with query "aie_agent_info" | sortByLabel "instance" }}}}http://{{{{ . | first | label "instance" }}}}/runbooks/{alert}'
+    return f"'{found}{{{{ else }}}}runbooks/{alert}.md{{{{ end }}}}'"
+
+
+def _not_measured(objectives: Objectives) -> Iterator[str]:
+    for slo in objectives.slos:
+        if slo.bounds_seconds:
+            expression = (
+                f"sum by (job, instance, engine, model) (rate({slo.metric}_count[1h])) > 0\n"
+                f"unless on (job, instance, engine, model) {slo.metric}_bucket{{le=~{json.dumps(_bounds(slo))}}}"
+            )
+            yield "\n".join(
+                [
+                    "      - alert: AieSloNotMeasured",
+                    *_expression(expression),
+                    "        for: 30m",
+                    "        labels:",
+                    "          severity: info",
+                    "          component: slo",
+                    "          action: set_objective",
+                    f"          slo: {slo.name}",
+                    "        annotations:",
+                    f"          summary: '{slo.title}: the objective of engine {{{{ $labels.engine }}}} is not measured'",
+                    f"          description: 'The page of engine {{{{ $labels.engine }}}} has no bucket at {slo.bounds_seconds[0]:g} s: no share of bad"
+                    " events can be told of its {{ $value | humanize }} events a second. Set another bound in alerts/objectives.toml.'",
+                    f"          runbook_url: {_runbook('AieSloNotMeasured')}",
+                    "",
+                ]
+            )
