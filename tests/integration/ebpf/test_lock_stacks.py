@@ -1,0 +1,106 @@
+"""Windows on threads that wait, with the real child: whose stacks come, and whose do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aie_agent.commands.stacks_native import look
+from aie_agent.stacks.native.unwind import By, End
+from aie_agent.stacks.native.waits import resolve
+from aie_ebpf.messages import LockStack, OpenWindow, Report, WindowClosed
+from tests.fakes.lock_programs import OPTIMISED, build, running
+from tests.integration.ebpf.bpf_child import Child, running_child
+
+THREADS = 4
+WINDOW_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def child(bpf: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """A child for all tests of this file."""
+    with running_child("--period", "0.2", "--budget", "1", log=tmp_path_factory.mktemp("child") / "stderr") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("waiting"))
+
+
+def window(child: Child, *tgids: int, locks: tuple[tuple[int, int], ...] = ()) -> tuple[list[LockStack], WindowClosed]:
+    """What a window on these processes saw, and how it ended."""
+    child.watch(*tgids)
+    child.until(lambda message: isinstance(message, Report) and {each.tgid for each in message.processes} == set(tgids))
+    seen_before = len(child.messages)
+    child.tell(OpenWindow(set="lock_stacks", engine="under-test", seconds=WINDOW_S, locks=locks))
+    closed = child.until(lambda message: isinstance(message, WindowClosed))
+    assert isinstance(closed, WindowClosed)
+    reports = [message for message in child.messages[seen_before:] if isinstance(message, Report)]
+    assert all(report.lost == {} for report in reports)
+    return [each for report in reports for each in report.lock_stacks], closed
+
+
+@pytest.mark.parametrize("flags", [OPTIMISED, (*OPTIMISED, "-DOWN_LOCK"), ("-O0", "-fno-omit-frame-pointer")], ids=" ".join)
+def test_threads_that_fight_are_told_with_their_callers(child: Child, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """With all registers there is no guess, whatever the compiler did."""
+    with running(build(tmp_path, *flags), "fight", THREADS) as tgid:
+        stacks, closed = window(child, tgid)
+        (wait,) = resolve(stacks).waits
+    assert wait.threads == THREADS
+    assert {each.address for each in stacks} == {wait.address}
+    assert wait.leaf == ("syscall" if "-DOWN_LOCK" in flags else "pthread_mutex_lock")
+    named = [each.function for each in wait.callers]
+    assert named[named.index("hold") :][:2] == ["hold", "work"]
+    assert wait.by == {By.TABLE}
+    assert wait.end is End.ROOT
+    assert len(stacks) <= 2 * THREADS, "two of each thread at an address"
+    assert closed.hits > len(stacks)
+    assert closed.reason == ""
+
+
+def test_only_the_locks_that_are_asked_for(child: Child, program: Path) -> None:
+    with running(program, "fight", THREADS) as first, running(program, "fight", THREADS) as second:
+        all_of_them, _ = window(child, first, second)
+        addresses = {each.tgid: each.address for each in all_of_them}
+        assert addresses.keys() == {first, second}
+        found, _ = window(child, first, second, locks=((second, addresses[second]),))
+    assert {each.tgid for each in found} == {second}
+    assert all(each.engine == "under-test" for each in found)
+
+
+def test_a_process_that_ends_in_the_window(child: Child, program: Path) -> None:
+    with running(program, "fight", THREADS) as tgid:
+        child.watch(tgid)
+        child.until(lambda message: isinstance(message, Report) and any(each.tgid == tgid for each in message.processes))
+        child.tell(OpenWindow(set="lock_stacks", engine="under-test", seconds=60))
+        child.until(lambda message: isinstance(message, Report) and bool(message.lock_stacks))
+    closed = child.until(lambda message: isinstance(message, WindowClosed))
+    assert isinstance(closed, WindowClosed)
+    assert closed.open_s < 60
+    with running(program, "fight", THREADS) as tgid:
+        assert window(child, tgid)[0], "the tracepoint can be had again"
+
+
+def test_nobody_is_looked_at_without_a_window(child: Child, program: Path) -> None:
+    with running(program, "fight", THREADS) as tgid:
+        child.watch(tgid)
+        child.until(lambda message: isinstance(message, Report) and any(each.locks for each in message.processes))
+        reports = child.reports(3)
+    assert all(report.lock_stacks == () for report in reports)
+    assert not any(cost.set == "lock_stacks" and cost.hits for report in reports for cost in report.costs)
+
+
+def test_the_command_tells_a_fight_from_workers_without_work(bpf: None, program: Path) -> None:
+    """The null beside the positive: one process fights, the other's threads wait for work at one condition."""
+    with running(program, "fight", THREADS) as fights, running(program, "idle", 8) as idles:
+        seen = look([fights, idles])
+    assert seen.problems == ()
+    assert seen.window_s >= 2.0
+    assert [each.tgid for each in seen.locks] == [fights]
+    assert seen.locks[0].threads[0].startswith(f"{THREADS} threads wait in pthread_mutex_lock, called by libworks.so (hold+")
+    assert seen.locks[0].waiting_threads is not None
+    assert 1.0 < seen.locks[0].waiting_threads < THREADS
+    assert seen.idle == 1
