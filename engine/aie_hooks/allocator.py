@@ -51,7 +51,7 @@ _GAUGES: Final = {
 _COUNTERS: Final = {"retries": "aie_engine_allocator_retries_total", "ooms": "aie_engine_allocator_ooms_total"}
 
 
-PROCESS_PERIOD_S: Final = 5.0
+PROCESS_PERIOD_S: Final = 1.0
 """What the process says of malloc and Python is read no more often: some 0.1 ms for each million of Python objects."""
 
 
