@@ -116,9 +116,8 @@ def test_every_address_is_gdbs(tmp_path: Path, flags: tuple[str, ...]) -> None:
                 ours = walk(MACHINES[MACHINE], each.pc, each.registers, Copy(each.sp, each.stack), code)
                 assert [frame.address for frame in ours.frames] == theirs[each.tid]
                 assert ours.end is End.ROOT
-                assert (By.SCAN in {frame.by for frame in ours.frames}) == ("-O0" in flags), (
-                    "it needs a register that /proc has not"
-                )
+                guessed = By.SCAN in {frame.by for frame in ours.frames}
+                assert guessed == ("-O0" in flags), "it needs a register that /proc has not"
 
 
 def _gdb(tgid: int) -> dict[int, list[int]]:
