@@ -35,6 +35,7 @@ from aie_agent.outputs.otlp import build as otlp
 from aie_agent.outputs.probe_requests import ProbeRequests
 from aie_agent.outputs.prometheus import PrometheusPage
 from aie_agent.outputs.snapshot import SnapshotBuilder
+from aie_agent.own_versions import own_versions
 from aie_agent.recalled import PART as RECALLED
 from aie_agent.recalled import Recalled
 from aie_agent.request_values import RequestValues
@@ -47,6 +48,7 @@ from aie_agent.sources.discovery import DiscoverySource
 from aie_agent.sources.host import HostSource
 from aie_agent.sources.lineage import Lineage
 from aie_agent.sources.memory_maps import MemoryMaps
+from aie_agent.sources.neighbours import NeighbourSource
 from aie_agent.sources.numa import numa_nodes
 from aie_agent.sources.nvml import build as nvml
 from aie_agent.sources.process import ProcessSource
@@ -97,10 +99,13 @@ class Agent:
         self._history = FindingHistory()
         self._lines = FindingLines(sys.stdout if config.findings.print else None)
         self._state = StateFile(config.state.path)
-        self._diagnosis = Diagnosis(analysers.build(config))
+        own_analysers = analysers.build(config)
+        self._drift = analysers.drift_of(own_analysers)
+        self._diagnosis = Diagnosis(own_analysers)
         remembered = self._state.read()
         self._diagnosis.restore(remembered, self._clock())
         self._recalled = Recalled(remembered.get(RECALLED), self._clock())
+        self._own_versions = own_versions(config)
         self._saved_s = self._clock()
         self._values = RequestValues(self._engines.canonical)
         self._drift_files = DriftFiles(config.drift)
@@ -113,7 +118,8 @@ class Agent:
         self._namesakes = Namesakes(root_of)
         self._statsd = StatsdSource.from_config(config.statsd, self._namesakes)
         self._processes = ProcessSource(self._engines, procfs, period_s=config.sources.process_period)
-        for source in (self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes):
+        self._neighbours = NeighbourSource(procfs, self._own_tgids)
+        for source in (self._statsd, HostSource(procfs, period_s=config.sources.host_period), self._processes, self._neighbours):
             self._runners.add(source)
         self._maps = MemoryMaps(self._engines, procfs, config.leaks.time_scale)
         self._runners.add(self._maps)
@@ -259,7 +265,9 @@ class Agent:
         self._store.evict(now_s)
         self._otlp.tick(self._store.everything, now_s)
         events = self._events.newest(EVENTS_SHOWN, is_current)  # what holds stands among the findings
-        await self._http.publish(self._snapshots.build(now_s, time.time(), findings, events))
+        await self._http.publish(
+            self._snapshots.build(now_s, time.time(), findings, events, self._drift(self._engines.names(), now_s))
+        )
 
     def _view(self, now_s: float) -> View:
         return View(
@@ -282,6 +290,7 @@ class Agent:
             nodes=self._nodes,
             coverage=self._probes.coverage,
             recalled=self._recalled.gone,
+            neighbours=self._neighbours.busy,
         )
 
     def _remembered(self, now_s: float) -> dict[str, object]:
@@ -290,7 +299,8 @@ class Agent:
 
     def _drivers(self) -> dict[str, str]:
         versions = {dict(series.tags).get("driver", "") for series in self._store.scalars("aie_gpu_info")} - {""}
-        return {"the NVIDIA driver": ", ".join(sorted(versions))} if versions else {}
+        drivers = {"the NVIDIA driver": ", ".join(sorted(versions))} if versions else {}
+        return {**drivers, **self._own_versions}
 
     def _stacks_of(self, engine: str, cause: str) -> Stacks | None:
         pair = self._stacks.of(engine, cause)
@@ -303,9 +313,15 @@ class Agent:
     def _tgids(self, engine: str) -> list[int]:
         return [row.tgid for row in self._processes.rows(engine)]
 
+    def _own_tgids(self) -> set[int]:
+        """The processes of all engines, and the agent's own."""
+        return {each.tgid for engine in self._engines.names() for each in self._engines.processes(engine)} | {os.getpid()}
+
     def _process_states(self, engine: str) -> list[ProcessState]:
         return [
-            ProcessState(row.tgid, row.state, self._watch.seen_since_s(row.state_since_s), row.cpu_cores, row.cpus_allowed)
+            ProcessState(
+                *(row.tgid, row.state, self._watch.seen_since_s(row.state_since_s), row.cpu_cores, row.cpus_allowed, row.arguments)
+            )
             for row in self._processes.rows(engine)
         ]
 

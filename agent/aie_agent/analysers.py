@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
 from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.drift.analyser import DriftAnalyser
@@ -11,6 +12,7 @@ from aie_agent.analysis.engine_causes.cache_watch import CacheAnalyser
 from aie_agent.analysis.leaks.analyser import LeakAnalyser
 from aie_agent.analysis.leaks.settings import MEGABYTE, LeakSettings
 from aie_agent.config import Config, LeaksSection
+from aie_telemetry.api import Drift
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,12 @@ def build(config: Config) -> list[Analyser]:
             log.warning("%s: it is not compared", problem)
         analysers.append(DriftAnalyser(references, config.drift.canary_since))
     return analysers
+
+
+def drift_of(analysers: Sequence[Analyser]) -> Callable[[Sequence[str], float], tuple[Drift, ...]]:
+    """What the one of drift shows of engines at a time; nothing where it is off."""
+    own = next((each for each in analysers if isinstance(each, DriftAnalyser)), None)
+    return (lambda engines, now_s: ()) if own is None else own.shown
 
 
 def leak_settings(section: LeaksSection) -> LeakSettings:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import pytest
 
@@ -36,13 +40,35 @@ def reference(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def agent(start: Start, tmp_path: Path, reference: Path) -> tuple[Program, str]:
+def webhook() -> Iterator[tuple[str, Queue[list[dict[str, Any]]]]]:
+    """A server that keeps what it is sent."""
+    came: Queue[list[dict[str, Any]]] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            came.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", came
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def agent(start: Start, tmp_path: Path, reference: Path, webhook: tuple[str, Queue[Any]]) -> tuple[Program, str]:
     (tmp_path / "recordings").mkdir()
     config = tmp_path / "agent.toml"
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
         f'[drift]\nreferences = ["{reference}", "{tmp_path}/none"]\n'
-        f'on_alarm = "{tmp_path}/degraded"\nrecord = "{tmp_path}/recordings"\n'
+        f'on_alarm = "{tmp_path}/degraded"\nwebhook = "{webhook[0]}"\nrecord = "{tmp_path}/recordings"\n'
     )
     program = start("aie-agent", "run", "--no-bpf", "--config", str(config))
     url = program.url()
@@ -66,7 +92,15 @@ def _causes(url: str) -> list[str]:
     return [each["cause"] for each in json.loads(body)["findings"]] if status == 200 else []
 
 
-def test_answers_that_change_are_a_finding(agent: tuple[Program, str], tmp_path: Path) -> None:
+def _shown(url: str) -> dict[str, Any]:
+    """What the snapshot says of the comparison."""
+    (drift,) = json.loads(get(f"{url}/api/v1/snapshot")[1])["drift"]
+    return dict(drift)
+
+
+def test_answers_that_change_are_a_finding(
+    agent: tuple[Program, str], tmp_path: Path, webhook: tuple[str, Queue[list[dict[str, Any]]]]
+) -> None:
     program, url = agent
     rng = random.Random(2)
     emitter = Emitter("e", f"unix://{tmp_path}/statsd.sock", packets_per_second=1e9, flush_interval_s=float("inf"))
@@ -88,10 +122,17 @@ def test_answers_that_change_are_a_finding(agent: tuple[Program, str], tmp_path:
     answers_until(lambda: _seen(url) >= 600, 0.0)
     assert "output_drift" not in _causes(url)
     assert not (tmp_path / "degraded").exists()
+    assert _shown(url)["statistics"][0]["windows"] >= 6
     answers_until(lambda: "output_drift" in _causes(url), 0.6)
     (row,) = [json.loads(line) for line in eventually(lambda: _text(tmp_path / "degraded"), program).splitlines()]
     assert (row["engine"], row["cause"]) == ("e", "output_drift")
     assert _metrics(url)["aie_drift_alarm"] == 1.0
+    shown = _shown(url)
+    assert shown["reference"].startswith("r.aieref ")
+    assert [each["name"] for each in shown["statistics"] if each["alarm_since_s"]] == ["entropy"]
+    assert webhook[1].get(timeout=30) == []  # at the start, nothing was wrong
+    (told,) = webhook[1].get(timeout=30)
+    assert (told["engine"], told["cause"]) == ("e", "output_drift")
     emitter.close()
     assert program.stop() == 0
     header, *recorded = (tmp_path / "recordings" / "e-m.csv").read_text().splitlines()

@@ -23,6 +23,7 @@ from aie_top.model import arrange, next_sort
 from aie_top.rows import Frame, View
 from aie_top.screens import MainScreen, PageScreen, PaintedScreen
 from aie_top.themes import LOOKS, Look, next_look
+from aie_top.views.drift import drift_page
 from aie_top.views.gpu_page import GpuPage, gpu_processes_page
 from aie_top.views.pages import help_lines
 from aie_top.views.waits import waits_page
@@ -142,6 +143,10 @@ class TopApp(App[None]):
     def action_waits(self) -> None:
         if isinstance(self.screen, MainScreen):
             self.push_screen(PageScreen(waits_page))
+
+    def action_drift(self) -> None:
+        if isinstance(self.screen, MainScreen):
+            self.push_screen(PageScreen(drift_page))
 
     async def action_back(self) -> None:
         screen = self.screen

@@ -51,6 +51,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     Command("gpu_processes", ("w",), "w", "Who holds GPUs: every process, as a tree", "Move"),
     Command("waits", ("b",), "b", "What blocks each engine: waits, locks, and what of it is not seen", "Move"),
+    Command("drift", ("d",), "d", "Whether each engine's answers look as they did, and how far that is compared", "Move"),
     Command("back", ("escape",), "esc", "Back; on the main screen: clear the filter", "Move", "", "back", in_palette=False),
     Command("next_panel", ("tab",), "tab", "Next panel", "Move", "panel", in_palette=False),
     Command("previous_panel", ("shift+tab",), "shift+tab", "Previous panel", "Move", in_palette=False),

@@ -9,7 +9,7 @@ from aie_top.views import problems
 from aie_top.views.gpus import gpu_heights
 from aie_top.views.history import LEAST_HEIGHT
 
-PANELS: Final = ("problems", "gpus", "engines", "waits", "gpu_processes", "memory", "hosts")
+PANELS: Final = ("problems", "gpus", "engines", "waits", "gpu_processes", "memory", "drift", "hosts")
 _AIRY_FROM: Final = 32
 _PROCESSES_FROM: Final = 50
 _FOOTER_FROM: Final = 8
@@ -53,6 +53,7 @@ def _rounds(frame: Frame, width: int, height: int) -> list[tuple[str, int]]:
     engines, memory, hosts = (1 + max(len(rows), 1) for rows in (frame.engines, frame.memory, frame.hosts))
     gpus_least, gpus = gpu_heights(frame)
     waits = 1 + len(frame.waiting) if frame.waiting else 0
+    drift = 1 + len(frame.compared) if frame.compared else 0
     processes = 1 + len(frame.gpu_processes) if frame.gpu_processes else 0
     return [
         ("problems", 1),
@@ -62,6 +63,7 @@ def _rounds(frame: Frame, width: int, height: int) -> list[tuple[str, int]]:
         ("hosts", 2),
         ("problems", min(wrong.short, 2)),
         ("waits", min(waits, 2)),
+        ("drift", min(drift, 2)),
         ("engines", min(engines, 3)),
         ("gpus", min(gpus, 4)),
         ("problems", min(wrong.short, 4)),
@@ -70,11 +72,13 @@ def _rounds(frame: Frame, width: int, height: int) -> list[tuple[str, int]]:
         ("gpus", min(gpus, 9)),
         ("memory", min(memory, 4)),
         ("problems", min(wrong.text, max(height // 3, 4))),
+        ("drift", min(drift, 4)),
         ("hosts", min(hosts, 4)),
         ("engines", engines),
         ("gpus", gpus),
         ("waits", waits),
         ("memory", memory),
+        ("drift", drift),
         ("hosts", hosts),
         # Only in the room of a large window: nearly all of it is on the pages of engines and GPUs, too.
         ("gpu_processes", min(processes, 20) if height >= _PROCESSES_FROM else 0),

@@ -14,7 +14,7 @@ from aie_top.gpu_problems import indices_of, recent_xids
 from aie_top.gpu_processes import process_rows
 from aie_top.gpu_state import conditions
 from aie_top.problems import engine_of, hung_engines, problems_of
-from aie_top.rows import AgentState, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, ProblemRow, View
+from aie_top.rows import AgentState, DriftRow, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, ProblemRow, View
 
 # The agent sends once a second. Data older than this is marked, whatever the connection says.
 STALE_AFTER_S: Final = 3.5
@@ -50,6 +50,12 @@ def build_frame(states: Sequence[AgentState], now_s: float, zone: datetime.tzinf
         ),
         gpus=gpus,
         gpu_processes=process_rows(gpus),
+        drift=tuple(
+            DriftRow(agent=state.label, host=state.snapshot.host.hostname, drift=drift, stale_s=stale[state.label])
+            for state in states
+            if state.snapshot is not None
+            for drift in state.snapshot.drift
+        ),
     )
 
 
@@ -58,6 +64,8 @@ def arrange(frame: Frame, view: View) -> Frame:
     engines = _sorted_engines([row for row in frame.engines if _matches(row, view.filter)], view)
     rank = {row.key: position for position, row in enumerate(engines)}
     memory = [row for row in frame.memory if (row.agent, row.memory.engine) in rank or _memory_matches(row, view.filter)]
+    drift = [row for row in frame.drift if (row.agent, row.drift.engine) in rank]
+    drift.sort(key=lambda row: rank[row.agent, row.drift.engine])
     memory.sort(key=lambda row: rank.get((row.agent, row.memory.engine), len(rank)))
     return Frame(
         clock=frame.clock,
@@ -68,6 +76,7 @@ def arrange(frame: Frame, view: View) -> Frame:
         memory=tuple(memory),
         gpus=tuple(row for row in frame.gpus if _gpu_matches(row, view.filter)),
         gpu_processes=tuple(row for row in frame.gpu_processes if _process_matches(row, view.filter)),
+        drift=tuple(drift),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
-from aie_top.rows import EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, ProblemRow, View
+from aie_top.rows import DriftRow, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, ProblemRow, View
 from aie_top.text import Line
+from aie_top.views.drift import drift_lines
 from aie_top.views.gpu_page import GpuPage, gpu_page
 from aie_top.views.gpus import gpu_lines, gpu_rows_by_line, process_lines, process_rows_by_line
 from aie_top.views.pages import engine_page, host_page, problem_page
@@ -42,6 +43,10 @@ def _engine_page(row: EngineRow) -> Page:
 
 def _memory_page(row: MemoryRow) -> Page:
     return lambda frame, width: engine_page(frame, (row.agent, row.memory.engine), width)
+
+
+def _drift_page(row: DriftRow) -> Page:
+    return lambda frame, width: engine_page(frame, (row.agent, row.drift.engine), width)
 
 
 def _host_page(row: HostRow) -> Page:
@@ -99,6 +104,14 @@ PANELS: Final[tuple[Panel, ...]] = (
         lambda row: (row.agent, row.memory.engine, row.memory.device),
         _memory_page,
         lambda frame, place: rows_by_line(len(frame.memory), place),
+    ),
+    Panel(
+        "drift",
+        drift_lines,
+        lambda frame: frame.compared,
+        lambda row: row.key,
+        _drift_page,
+        lambda frame, place: rows_by_line(len(frame.compared), place) if frame.compared else (),
     ),
     Panel(
         "hosts",

@@ -9,6 +9,7 @@ from aie_top.model import arrange, concerning
 from aie_top.rows import Frame, View
 from aie_top.text import Line, Span, Tone, crop, line, lines_to_ascii
 from aie_top.views.chrome import header_line
+from aie_top.views.drift import drift_lines
 from aie_top.views.gpus import gpu_heights, gpu_lines, process_lines
 from aie_top.views.problems import heights, problem_lines
 from aie_top.views.tables import Place, engine_lines, host_lines, memory_lines
@@ -53,6 +54,7 @@ def report_lines(frame: Frame, view: View, width: int = WIDTH, *, ascii_only: bo
                 arranged.gpu_processes,
             ),
             (memory_lines(arranged, view, Place(width, len(arranged.memory) + 2)), arranged.memory),
+            (drift_lines(arranged, view, Place(width, len(arranged.compared) + 1)), arranged.compared),
             (host_lines(arranged, view, Place(width, len(arranged.hosts) + 2)), any(row.host for row in arranged.hosts)),
         )
         if rows

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from aie_telemetry.api import Agent, Engine, Gpu, GpuProcess, Host, Lock, Memory, Severity, Snapshot, Source
+from aie_telemetry.api import Agent, Drift, Engine, Gpu, GpuProcess, Host, Lock, Memory, Severity, Snapshot, Source
 from aie_top.gpu_state import Condition
 from aie_top.waits import are_probed
 
@@ -72,6 +72,19 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     memory: Memory
     stale_s: float | None = None
+
+
+class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the comparison of an engine and model is. `stale_s` as in EngineRow."""
+
+    agent: str
+    host: str
+    drift: Drift
+    stale_s: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.agent, self.drift.engine, self.drift.model
 
 
 class GpuRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +155,12 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[MemoryRow, ...] = ()
     gpus: tuple[GpuRow, ...] = ()
     gpu_processes: tuple[GpuProcessRow, ...] = ()
+    drift: tuple[DriftRow, ...] = ()
+
+    @property
+    def compared(self) -> tuple[DriftRow, ...]:
+        """Those that have something to say: a reference, a canary, or requests that no reference fits."""
+        return tuple(row for row in self.drift if row.drift.model)
 
     @property
     def several_hosts(self) -> bool:

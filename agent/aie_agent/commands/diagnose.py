@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from aie_agent.commands import agent_api
-from aie_telemetry import api
+from aie_telemetry import api, drift_words
 from aie_telemetry.durations import in_words
 from aie_telemetry.explained import above
 
@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
-    """The findings for people, those that another explains below it, and what those explain below them."""
+    """The findings for people, those that another explains below it, and what those explain below them; then how far each engine's
+    answers are compared."""
     if all(finding.severity == "info" for finding in snapshot.findings):
         yield _nothing(snapshot)
         down = [source.name for source in snapshot.sources if source.state == "down"]
@@ -53,6 +54,8 @@ def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
         if by is None:
             yield from _finding(finding, now_s)
             yield from _explained(finding, told, "    ")
+    for drift in snapshot.drift:
+        yield f"drift: {_printable(drift_words.told(drift))}"
 
 
 def _nothing(snapshot: api.Snapshot) -> str:

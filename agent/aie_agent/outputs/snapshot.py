@@ -49,6 +49,7 @@ class SnapshotBuilder:
         wall_s: float | None = None,
         findings: tuple[api.Finding, ...] = (),
         events: tuple[api.Event, ...] = (),
+        drift: tuple[api.Drift, ...] = (),
     ) -> api.Snapshot:
         """The snapshot at `now_s` of the agent's time; engines' own timestamps are held against the wall clock, `wall_s`."""
         wall_s = now_s if wall_s is None else wall_s
@@ -65,6 +66,7 @@ class SnapshotBuilder:
             engines=tuple(self._engine_rows.row(name, now_s, start_s, wall_s) for name in self._engines.names()),
             gpus=self._gpu_rows(now_s),
             memory=tuple(self._memory(now_s)),
+            drift=drift,
             sources=tuple(self._sources(now_s)),
         )
 

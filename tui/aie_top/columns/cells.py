@@ -7,13 +7,13 @@ from typing import Final, TypeVar
 
 from aie_top import charts
 from aie_top import format as fmt
-from aie_top.rows import EngineRow, GpuProcessRow, GpuRow, HostRow, LockRow, MemoryRow
+from aie_top.rows import DriftRow, EngineRow, GpuProcessRow, GpuRow, HostRow, LockRow, MemoryRow
 from aie_top.table import Column
 from aie_top.text import Span, Tone, fit
 
 NAME_MOST: Final = 32
-AnyRow = TypeVar("AnyRow", EngineRow, MemoryRow, HostRow, GpuRow, GpuProcessRow, LockRow)
-OneRow = EngineRow | MemoryRow | HostRow | GpuRow | GpuProcessRow | LockRow
+AnyRow = TypeVar("AnyRow", EngineRow, MemoryRow, HostRow, GpuRow, GpuProcessRow, LockRow, DriftRow)
+OneRow = EngineRow | MemoryRow | HostRow | GpuRow | GpuProcessRow | LockRow | DriftRow
 
 # From where a share of something finite is worth a look, and from where it is trouble. Nothing else is judged: findings do that.
 Levels = tuple[float, float]

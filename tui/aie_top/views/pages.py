@@ -8,6 +8,7 @@ from typing import Any, Final
 from aie_telemetry.api import Agent, Engine, Process
 from aie_top import commands
 from aie_top import format as fmt
+from aie_top.columns.drift import DRIFT_COLUMNS
 from aie_top.columns.engines import ENGINE_COLUMNS
 from aie_top.columns.gpu_processes import GPU_PROCESS_COLUMNS
 from aie_top.columns.gpus import GPU_COLUMNS
@@ -20,6 +21,7 @@ from aie_top.rows import EngineRow, Frame, HostRow, ProblemRow
 from aie_top.table import Column, body, choose, header
 from aie_top.text import Line, Span, Tone, crop, fit, line, wrap
 from aie_top.views.cuda import cuda_lines
+from aie_top.views.drift import of_engine as drift_of_engine
 from aie_top.views.facts import LABEL_WIDTH, facts, pair, title, with_unit
 from aie_top.views.gpus import process_table
 from aie_top.views.history import band_lines, engine_band
@@ -43,6 +45,7 @@ def help_lines(width: int) -> list[Line]:
         ("GPU COLUMNS", GPU_COLUMNS),
         ("GPU PROCESS COLUMNS", GPU_PROCESS_COLUMNS),
         ("MEMORY COLUMNS", MEMORY_COLUMNS),
+        ("DRIFT COLUMNS", DRIFT_COLUMNS),
         ("HOST COLUMNS", HOST_COLUMNS),
     )
     for name, columns in tables:
@@ -71,6 +74,7 @@ def engine_page(frame: Frame, key: tuple[str, str], width: int) -> list[Line]:
         *of_engine(row, frame.window_s, width),
         *cuda_lines(engine.cuda, width),
         *_memory_table(frame, row, width),
+        *drift_of_engine(frame, row, width),
         title("ON THE HOST"),
         *facts(_on_host(engine), width),
         *_processes(engine.processes, width),
