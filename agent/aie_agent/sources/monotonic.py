@@ -21,17 +21,22 @@ class MonotonicSum(Generic[Owner]):
         self.started = False
         self._last: dict[Owner, float] = {}
 
-    def update(self, readings: Mapping[Owner, float], newborn: Collection[Owner]) -> float:
+    def fallen(self, readings: Mapping[Owner, float]) -> set[Owner]:
+        """The owners whose counter is lower than at the last update: they have begun anew."""
+        return {owner for owner, value in readings.items() if value < self._last.get(owner, value)}
+
+    def update(self, readings: Mapping[Owner, float], newborn: Collection[Owner], anew: Collection[Owner] = ()) -> float:
         """Takes the present reading of every owner and returns the total.
 
         `newborn` are owners that began after the last update: all they counted is new. Another owner that is seen for the
         first time had counted before anyone looked, so it counts from here on; but at the very first update the total
-        starts where the owners stand. A counter that fell belongs to a new owner of the same name, and counts from 0.
+        starts where the owners stand. A counter that fell belongs to a new owner of the same name, and counts from 0; so does that
+        of an owner in `anew`, of whom another counter fell.
         """
         for owner, value in readings.items():
             last = self._last.get(owner)
             if last is not None:
-                self.total += value - last if value >= last else value
+                self.total += value - last if value >= last and owner not in anew else value
             elif not self.started or owner in newborn:
                 self.total += value
         self._last = dict(readings)

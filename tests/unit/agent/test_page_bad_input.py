@@ -81,6 +81,33 @@ def test_replicas_with_other_buckets_are_not_added_up() -> None:
     assert reading.refused == {"bad_histogram": 1}
 
 
+def of_replicas(*replicas: tuple[int, int, int]) -> bytes:
+    """A page of replicas with so many observations to 0.1, to 0.2, and in all."""
+    lines = []
+    for engine, (first, second, count) in enumerate(replicas):
+        for bound, value in (("0.1", first), ("0.2", second), ("+Inf", count)):
+            lines.append(f'bucket{{engine="{engine}",le="{bound}"}} {value}')
+        lines += [f'{part}{{engine="{engine}"}} {count}' for part in ("sum", "count")]
+    return ttft(*lines).encode()
+
+
+def test_a_replica_that_begins_anew_does_so_with_its_whole_histogram() -> None:
+    """It has seen as many as before by the next page, but slower ones: of its lines only the first fell."""
+    reader = PageReader("e")
+    pages = (((3, 3, 3), (0, 0, 5)), ((2, 3, 3), (0, 0, 5)), ((2, 4, 4), (0, 0, 5)))
+    readings = [reader.read(of_replicas(*page)).reading for page in pages]
+    assert [reading.refused for reading in readings] == [{}, {}, {}]
+    assert [reading.histograms[0].counts for reading in readings] == [(3, 0, 5), (5, 1, 5), (5, 2, 5)]
+
+
+def test_a_replica_that_contradicts_itself_spoils_one_page_and_no_other() -> None:
+    reader = PageReader("e")
+    for page, refused in (((1, 2, 3), {}), ((9, 2, 3), {"bad_histogram": 1}), ((1, 2, 3), {})):
+        reading = reader.read(of_replicas(page, (1, 1, 1))).reading
+        assert reading.refused == refused
+        assert [histogram.counts for histogram in reading.histograms] == ([] if refused else [(2, 1, 1)])
+
+
 @pytest.mark.parametrize("number", ["NaN", "+Inf", "-Inf"])
 def test_a_level_that_is_no_number(number: str) -> None:
     page = RUNNING + f'vllm:num_requests_running{{engine="0"}} {number}\nvllm:num_requests_running{{engine="1"}} 2\n'
@@ -206,12 +233,16 @@ def test_no_torn_or_garbled_page_raises(name: str, data: st.DataObject) -> None:
     for text in (page[:cut], page[:at] + noise + page[at:], page):
         reading = reader.read(text.encode()).reading
         assert_in_catalogue(Batch("scrape:e", 0.0, reading.points, reading.histograms))
-    # A difference of counters does not fall while what it is taken from rises, whatever a torn page said in between.
+    # What is a sum over replicas goes on from where it stood, and so does a difference of counters, whatever a torn page said in
+    # between: what it says from then on is what there is more of. All else is what a reader that has seen no other page says.
     differences = {row.metric for engine in ENGINES for row in engine.rows if any(term.subtract for term in row.terms)}
+    assert reader._mapper is not None
+    engine, mapper = reader._mapper
+    held = differences | {engine.rows[slot.row].metric for slot in mapper._sums}
     expected = read(page).reading
-    assert [point for point in reading.points if point.name not in differences] == [
-        point for point in expected.points if point.name not in differences
-    ]
-    assert {point.name for point in reading.points} == {point.name for point in expected.points}
-    assert reading.histograms == expected.histograms
+    for ours, fresh in ((reading.points, expected.points), (reading.histograms, expected.histograms)):
+        assert [each for each in ours if each.name not in held] == [each for each in fresh if each.name not in held]
+        assert {each.name for each in ours} == {each.name for each in fresh}
     assert reading.refused == expected.refused
+    again = reader.read(page.encode()).reading
+    assert (again.points, again.histograms) == (reading.points, reading.histograms), "the same page again is no progress"

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from aie_agent.progress import PageSigns
 from aie_agent.sources.monotonic import MonotonicSum
+from aie_agent.sources.pages.replicas import Numbers, Slot, Sums, begun_anew, contradictory, unlike
 from aie_agent.sources.pages.rows import HISTOGRAM_PARTS, EngineMap, Fold, Row, Term, exposed_names
 from aie_agent.sources.pages.signs import signs_of
 from aie_agent.sources.scrape_page import MAX_SERIES, length
@@ -53,26 +54,13 @@ class _Use(NamedTuple):
     part: str  # "", or a suffix of a histogram's lines
 
 
-class _Slot(NamedTuple):
-    """One number to come: of a term of a row, under aie's name and labels. `series` are the labels less a bucket's bound."""
-
-    row: int
-    term: int
-    name: str
-    tags: Tags
-    series: Tags
-    is_scalar: bool
-
-
 class _Target(NamedTuple):
-    slot: _Slot
+    slot: Slot
     replica: Tags
 
 
 _Differences = dict[tuple[int, str, Tags], tuple[float, float]]
 """Of each number that is a difference what it was taken from, and what it was."""
-
-_Numbers = dict[_Slot, dict[Tags, float]]
 
 
 class _Plan(NamedTuple):
@@ -94,7 +82,7 @@ class PageMapper:
         self._plan = _Plan({}, set())
         self._seen: tuple[Set[str], dict[str, str]] | None = None
         self._memo: dict[tuple[str, Tags], list[_Target] | str] = {}
-        self._sums: dict[_Slot, MonotonicSum[Tags]] = {}
+        self._sums: dict[Slot, MonotonicSum[Tags]] = {}
         self._differences: _Differences = {}
 
     def forget(self) -> None:
@@ -120,7 +108,7 @@ class PageMapper:
         samples: dict[tuple[str, Tags], float] = {}
         self._sums = {slot: self._sums.get(slot) or MonotonicSum() for slot in self._to_add_up(numbers)}
         for index, of_row in sorted(numbers.items()):
-            bad = broken.get(index, set()) | _unlike(of_row)
+            bad = broken.get(index, set()) | unlike(of_row) | contradictory(of_row, self._sums)
             if bad:
                 mapped.refused["bad_histogram"] += len(bad)
             _say(self._map.rows[index], of_row, bad, self._sums, samples, self._differences)
@@ -130,7 +118,7 @@ class PageMapper:
         mapped.signs = signs_of(self._map, numbers, page.samples)
         return mapped
 
-    def _to_add_up(self, numbers: dict[int, _Numbers]) -> Iterator[_Slot]:
+    def _to_add_up(self, numbers: dict[int, Numbers]) -> Iterator[Slot]:
         """The totals that have, or had, several replicas: one that is gone or begins anew must not make their sum fall."""
         for index, of_row in numbers.items():
             if CATALOGUE[self._map.rows[index].metric].kind is not Kind.GAUGE:
@@ -138,9 +126,9 @@ class PageMapper:
                     if (len(of_replicas) > 1 or slot in self._sums) and all(map(math.isfinite, of_replicas.values())):
                         yield slot
 
-    def _numbers(self, samples: Iterable[PageSample], refused: Counter[str]) -> tuple[dict[int, _Numbers], dict[int, set[Tags]]]:
+    def _numbers(self, samples: Iterable[PageSample], refused: Counter[str]) -> tuple[dict[int, Numbers], dict[int, set[Tags]]]:
         """The numbers of each row by replica, and its histograms of which a line came twice."""
-        numbers: dict[int, _Numbers] = {}
+        numbers: dict[int, Numbers] = {}
         broken: dict[int, set[Tags]] = {}
         seen: set[tuple[str, Tags]] = set()
         series: set[tuple[int, Tags]] = set()
@@ -193,7 +181,7 @@ class PageMapper:
         return targets
 
 
-def _room(numbers: dict[int, _Numbers], slot: _Slot, series: set[tuple[int, Tags]]) -> dict[Tags, float] | None:
+def _room(numbers: dict[int, Numbers], slot: Slot, series: set[tuple[int, Tags]]) -> dict[Tags, float] | None:
     """Where the numbers of a slot are put; None where the page has more series than are taken."""
     of_row = numbers.setdefault(slot.row, {})
     of_replicas = of_row.get(slot)
@@ -275,7 +263,7 @@ def _targets(engine: EngineMap, uses: Iterable[_Use], labels: dict[str, str]) ->
         elif row.outcomes is not None:
             return "unknown_outcome"
         ours = series | ({"le": _bound(labels.get("le", ""), row.divide_by)} if use.part == "_bucket" else {})
-        slot = _Slot(use.row, use.term, row.metric + use.part, _sorted(ours), _sorted(series), not use.part)
+        slot = Slot(use.row, use.term, row.metric + use.part, _sorted(ours), _sorted(series), not use.part)
         targets.append(_Target(slot, tuple(pair for pair in labels.items() if pair[0] not in _NOT_REPLICAS)))
     return targets
 
@@ -294,25 +282,16 @@ def _bound(le: str, divide_by: float) -> str:
         return le
 
 
-def _unlike(numbers: _Numbers) -> set[Tags]:
-    """The histograms whose replicas do not have the same lines: counts of unlike buckets cannot be added up."""
-    replicas: dict[Tags, int] = {}
-    unlike = set()
-    for slot, of_replicas in numbers.items():
-        if not slot.is_scalar and replicas.setdefault(slot.series, len(of_replicas)) != len(of_replicas):
-            unlike.add(slot.series)
-    return unlike
-
-
 def _say(
     row: Row,
-    numbers: _Numbers,
+    numbers: Numbers,
     bad: Set[Tags],
-    sums: Mapping[_Slot, MonotonicSum[Tags]],
+    sums: Sums,
     samples: dict[tuple[str, Tags], float],
     differences: _Differences,
 ) -> None:
     """Adds what `row` says to `samples`."""
+    anew = begun_anew(numbers, sums)
     terms: dict[tuple[str, Tags], dict[int, float]] = {}
     row_index = 0
     for slot, of_replicas in numbers.items():
@@ -320,7 +299,7 @@ def _say(
         if slot.is_scalar or slot.series not in bad:
             values = of_replicas.values()
             if slot in sums:
-                value = sums[slot].update(of_replicas, ())
+                value = sums[slot].update(of_replicas, (), anew.get((slot.term, slot.series), ()))
             else:
                 value = sum(values) if row.terms[slot.term].fold is Fold.SUM else max(values)
             terms.setdefault((slot.name, slot.tags), {})[slot.term] = value
