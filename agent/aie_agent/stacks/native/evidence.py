@@ -112,16 +112,20 @@ class NativeEvidence:
             log.exception("native stacks of engine %s could not be taken", engine)
 
     async def _take(self, engine: str, locks: Sequence[Address]) -> None:
-        """Those that stand there already are no news to the window: they are looked at first, and by /proc."""
+        """Those that wait already are no news to the window: they are looked at first, by /proc, and told at once."""
         before = await asyncio.to_thread(self._waiting, engine, locks)
+        self._keep(engine, await asyncio.to_thread(resolve, before))
         looked = await self._look(engine, locks, self._window_s)
         resolved = await asyncio.to_thread(resolve, (*looked.stacks, *before))
         if looked.problem:
             problem = f"native stacks of waits that began later: {looked.problem}"
             resolved = resolved._replace(problems=(*resolved.problems, problem))
-        self._kept[engine] = _Kept(resolved, self._clock() + self._retention_s)
+        self._keep(engine, resolved)
         count = len(looked.stacks) + len(before)
         log.info("native stacks of engine %s: %d%s", engine, count, f"; {looked.problem}" if looked.problem else "")
+
+    def _keep(self, engine: str, resolved: Resolved) -> None:
+        self._kept[engine] = _Kept(resolved, self._clock() + self._retention_s)
 
     def _waiting(self, engine: str, locks: Sequence[Address]) -> tuple[LockStack, ...]:
         wanted = set(locks)
