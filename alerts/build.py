@@ -11,8 +11,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
-ALERTS = Path(__file__).resolve().parent
+ALERTS: Final = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ALERTS.parent))  # a script has its own folder there, and not the one above
 

@@ -11,18 +11,20 @@ _INTRODUCTION: Final = """\
 # Alerts
 Generated from `alerts/aie_alerts/rules/` by `python alerts/build.py`; a test compares.
 
-`aie-agent rules --export DIR` writes the rules, their runbooks and a configuration of Alertmanager (routes by severity, inhibition)
-into a folder, and says what to put into `prometheus.yml`. Severities: **critical** is for somebody now, **warning** for today, **info**
-for who looks. Where the table says *as found*, the severity is the finding's: what the agent judged, and steadied.
+`aie-agent rules --export DIR` writes the rules, their runbooks and a configuration of Alertmanager (routes by severity,
+inhibition) into a folder, and says what to put into `prometheus.yml`. Severities: **critical** is for somebody now, **warning** for
+today, **info** for who looks. Where the table says *as found*, the severity is the finding's: what the agent judged, and steadied.
 
-* `action` says what the alert asks for in one word, for those who route or automate by it. `component` is the part that it is about.
-* `for` is for how long it must be so; *then kept* for how long it stays after the signal went, so that what flutters, or an agent that
-  is restarted, makes one alert and not many.
-* Each has a runbook, which the agent serves (`/runbooks/NAME`) and `runbook_url` names; `aie-agent rules --export DIR --runbooks URL`
-  names another place.
+* `action` says what the alert asks for in one word, for those who route or automate by it; `component` is what it is about.
+* `for` is for how long it must be so; *then kept* for how long it stays after the signal went, so that what flutters, or an agent
+  that is restarted, makes one alert and not many.
+* Each has a runbook, which the agent serves (`/runbooks/NAME`) and `runbook_url` names; `aie-agent rules --runbooks URL` names
+  another place.
 * False alarms: how often, or why there are none, stands above each rule and in its runbook.
-* A finding of the agent that has no alert of its own is `AieFindingCritical` or `AieFindingWarning`; what another finding explains is
-  no alert.
+* A finding of the agent that has no alert of its own is `AieFindingCritical` or `AieFindingWarning`; what another finding explains
+  is no alert.
+* Objectives (`AieSlo...`) are set in `alerts/objectives.toml`. They need only the page of an engine, read by an agent or directly.
+* `--time-scale N` divides every duration, for a rehearsal: `make stack` shows a fault become an alert within two minutes.
 """
 
 _QUESTIONS: Final[Mapping[str, str]] = {

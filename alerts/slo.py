@@ -1,7 +1,7 @@
 """Objectives to Prometheus rules: error ratios over several windows, and alerts on how fast the budget is spent. Pure.
 
-The method is that of Google's SRE workbook, chapter 5 (multi-window, multi-burn-rate): an alert needs the budget to be spent `factor`
-times too fast over a long window, and still so over a short one. With little traffic one bad event is a large share: so
+The method is that of Google's SRE workbook, chapter 5 (multi-window, multi-burn-rate): an alert needs the budget to be spent
+`factor` times too fast over a long window, and still so over a short one. With little traffic one bad event is a large share: so
 `least_bad_events` must have been bad within the long window.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aie_alerts.scale import duration_s
@@ -18,6 +18,12 @@ RATIO: Final = "job_engine_model:aie_slo_bad_events_per_aie_slo_events:ratio_rat
 EVENTS: Final = "job_engine_model:aie_slo_events:rate{window}"
 DOWN: Final = "job_engine:aie_slo_down:ratio_avg{window}"
 UP: Final = "job_engine:aie_engine_up:max"
+
+_RUNBOOK: Final = (
+    '{{ with query "aie_agent_info" | sortByLabel "instance" }}http://{{ . | first | label "instance" }}/runbooks/NAME'
+    "{{ else }}runbooks/NAME.md{{ end }}"
+)
+"""The page on any agent that lives: an objective is of no single host."""
 
 _BY: Final = "job, engine, model"
 _LONG_S: Final = 3 * 3600.0
@@ -103,8 +109,9 @@ def rules(objectives: Objectives) -> str:
     long = [window for window in windows if duration_s(window) >= _LONG_S]
     parts = [HEADER, *_group("aie-slo-records", "30s", _records(objectives, short, first=True))]
     parts += _group("aie-slo-records-long", "2m", _records(objectives, long))
-    alerts = [alert for slo in objectives.slos for burn in objectives.burns for alert in _alert(slo, burn, objectives)]
-    parts += _group("aie-slo", "", [*alerts, *_not_measured(objectives)])
+    alerts = [_alert(slo, burn, objectives) for slo in objectives.slos for burn in objectives.burns]
+    alerts += [_not_measured(slo) for slo in objectives.slos if slo.bounds_seconds]
+    parts += _group("aie-slo", "", alerts)
     return "".join(parts)
 
 
@@ -163,20 +170,18 @@ def _outcomes(slo: Slo, window: str) -> tuple[str, str]:
 
 
 def _record(name: str, expression: str, slo: str) -> str:
-    lines = [f"      - record: {name}", *_expression(expression)]
+    lines = [f"- record: {name}", *(f"  {line}" for line in _expression(expression))]
     if slo:
-        lines += ["        labels:", f"          slo: {slo}"]
-    return "\n".join(lines) + "\n"
+        lines += ["  labels:", f"    slo: {slo}"]
+    return "".join(f"      {line}\n" for line in lines)
 
 
 def _expression(text: str) -> list[str]:
-    return [f"        expr: {text}"] if "\n" not in text and ": " not in text else [
-        "        expr: |-",
-        *(f"          {line}" for line in text.split("\n")),
-    ]
+    """The key of a rule, in one line where it fits."""
+    return ["expr: |-", *(f"  {line}" for line in text.split("\n"))] if "\n" in text else [f"expr: {text}"]
 
 
-def _alert(slo: Slo, burn: Burn, objectives: Objectives) -> Iterator[str]:
+def _alert(slo: Slo, burn: Burn, objectives: Objectives) -> str:
     is_time = not (slo.bounds_seconds or slo.bad_outcomes)
     selector = f"{{slo={json.dumps(slo.name)}}}"
     name = DOWN if is_time else RATIO
@@ -186,59 +191,46 @@ def _alert(slo: Slo, burn: Burn, objectives: Objectives) -> Iterator[str]:
     if not is_time:
         events = EVENTS.format(window=burn.long) + selector
         lines.append(f"and {long} * {events} >= {objectives.least_bad_events} / {duration_s(burn.long):g}")
-    model = "" if is_time else " ({{ $labels.model }})"
-    yield "\n".join(
-        [
-            f"      - alert: {slo.alert}",
-            *_expression("\n".join(lines)),
-            f"        for: {burn.wait}",
-            "        keep_firing_for: 5m",
-            "        labels:",
-            f"          severity: {burn.severity}",
-            "          component: slo",
-            "          action: investigate",
-            f"          window: {burn.long}",
-            "        annotations:",
-            f"          summary: '{slo.title}: engine {{{{ $labels.engine }}}}{model} misses its objective'",
-            f"          description: 'Over {burn.long} {{{{ $value | humanizePercentage }}}} were bad; the objective is {slo.promise}."
-            f" The error budget of 30 days is spent {burn.factor:g} times too fast or faster, now as well.'"
-            if burn.factor > 1
-            else f"          description: 'Over {burn.long} {{{{ $value | humanizePercentage }}}} were bad; the objective is {slo.promise}."
-            " At this rate nothing is left of the error budget when its 30 days end.'",
-            f"          runbook_url: {_runbook(slo.alert)}",
-            "",
-        ]
+    who = "{{ $labels.engine }}" if is_time else "{{ $labels.engine }} ({{ $labels.model }})"
+    bad = f"Over {burn.long} {{{{ $value | humanizePercentage }}}} were bad; the objective is {slo.promise}."
+    return _rule(
+        slo.alert,
+        "\n".join(lines),
+        [f"for: {burn.wait}", "keep_firing_for: 5m"],
+        {"severity": burn.severity, "component": "slo", "action": "investigate", "window": burn.long},
+        f"{slo.title}: engine {who} misses its objective",
+        f"{bad} {_pace(burn)}",
     )
 
 
-def _runbook(alert: str) -> str:
-    """The page on any agent that lives: an objective is of no single host."""
-    found = f'{{{{ with query "aie_agent_info" | sortByLabel "instance" }}}}http://{{{{ . | first | label "instance" }}}}/runbooks/{alert}'
-    return f"'{found}{{{{ else }}}}runbooks/{alert}.md{{{{ end }}}}'"
+def _pace(burn: Burn) -> str:
+    if burn.factor > 1:
+        return f"The error budget of 30 days is spent {burn.factor:g} times too fast or faster, now as well."
+    return "At this rate nothing is left of the error budget when its 30 days end."
 
 
-def _not_measured(objectives: Objectives) -> Iterator[str]:
-    for slo in objectives.slos:
-        if slo.bounds_seconds:
-            expression = (
-                f"sum by (job, instance, engine, model) (rate({slo.metric}_count[1h])) > 0\n"
-                f"unless on (job, instance, engine, model) {slo.metric}_bucket{{le=~{json.dumps(_bounds(slo))}}}"
-            )
-            yield "\n".join(
-                [
-                    "      - alert: AieSloNotMeasured",
-                    *_expression(expression),
-                    "        for: 30m",
-                    "        labels:",
-                    "          severity: info",
-                    "          component: slo",
-                    "          action: set_objective",
-                    f"          slo: {slo.name}",
-                    "        annotations:",
-                    f"          summary: '{slo.title}: the objective of engine {{{{ $labels.engine }}}} is not measured'",
-                    f"          description: 'The page of engine {{{{ $labels.engine }}}} has no bucket at {slo.bounds_seconds[0]:g} s: no share of bad"
-                    " events can be told of its {{ $value | humanize }} events a second. Set another bound in alerts/objectives.toml.'",
-                    f"          runbook_url: {_runbook('AieSloNotMeasured')}",
-                    "",
-                ]
-            )
+def _not_measured(slo: Slo) -> str:
+    return _rule(
+        "AieSloNotMeasured",
+        f"sum by (job, instance, engine, model) (rate({slo.metric}_count[1h])) > 0\n"
+        f"unless on (job, instance, engine, model) {slo.metric}_bucket{{le=~{json.dumps(_bounds(slo))}}}",
+        ["for: 30m"],
+        {"severity": "info", "component": "slo", "action": "set_objective", "slo": slo.name},
+        f"{slo.title}: the objective of engine {{{{ $labels.engine }}}} is not measured",
+        f"The page of engine {{{{ $labels.engine }}}} has no bucket at {slo.bounds_seconds[0]:g} s: no share of bad events can be"
+        " told of its {{ $value | humanize }} events a second. Set another bound in alerts/objectives.toml.",
+    )
+
+
+def _rule(alert: str, expression: str, times: Sequence[str], labels: Mapping[str, str], summary: str, description: str) -> str:
+    lines = [
+        f"- alert: {alert}",
+        *(f"  {line}" for line in (*_expression(expression), *times)),
+        "  labels:",
+        *(f"    {name}: {value}" for name, value in labels.items()),
+        "  annotations:",
+        f"    summary: '{summary}'",
+        f"    description: '{description}'",
+        f"    runbook_url: '{_RUNBOOK.replace('NAME', alert)}'",
+    ]
+    return "".join(f"      {line}\n" for line in lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aie_agent import config as configuration
-from aie_agent.commands import baseline, check, dashboards, diagnose, drift, leak, parse_statsd, probe, stacks
+from aie_agent.commands import baseline, check, dashboards, diagnose, drift, leak, parse_statsd, probe, rules, stacks
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _quietly(lambda: probe.run(arguments))
     if arguments.command == "dashboards":
         return _quietly(lambda: dashboards.run(arguments))
+    if arguments.command == "rules":
+        return _quietly(lambda: rules.run(arguments))
     if arguments.command == "leak":
         return _quietly(lambda: leak.run(arguments))
     try:
@@ -88,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     drift.add_parser(commands)
     baseline.add_parser(commands)
     dashboards.add_parser(commands)
+    rules.add_parser(commands)
     return parser
 
 

@@ -1,8 +1,8 @@
 """A rule file at another pace: every duration of it divided by a number, so that a rehearsal of days takes minutes. Pure.
 
 Works on tokens of the text and needs no YAML parser: rule files are ours, one key a line, and a duration stands in one of five
-places: `for`, `keep_firing_for`, `interval`, a range or subquery in brackets, and after `offset`. Durations that stand as numbers of
-seconds, as thresholds do (`> 3600`), are no windows, and stay; so does what a rate is compared with. Nothing becomes shorter than
+places: `for`, `keep_firing_for`, `interval`, a range or subquery in brackets, and after `offset`. What stands as a number of
+seconds, as thresholds do (`> 3600`), is no window, and stays; so does what a rate is compared with. Nothing becomes shorter than
 `LEAST_MS`, and what was 0 stays 0.
 """
 

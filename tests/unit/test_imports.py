@@ -20,15 +20,17 @@ FOLDERS: Final = {
     "aie_agent": "agent",
     "aie_top": "tui",
     "aie_dashboards": "dashboards",
+    "aie_alerts": "alerts",
 }
 MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "aie_telemetry": frozenset(),
     "aie_hooks": frozenset({"aie_telemetry"}),
     "aie_engine": frozenset({"aie_hooks", "aie_telemetry"}),
     "aie_ebpf": frozenset({"aie_telemetry"}),
-    "aie_agent": frozenset({"aie_ebpf", "aie_telemetry", "aie_dashboards"}),
+    "aie_agent": frozenset({"aie_ebpf", "aie_telemetry", "aie_dashboards", "aie_alerts"}),
     "aie_top": frozenset({"aie_telemetry"}),
     "aie_dashboards": frozenset(),
+    "aie_alerts": frozenset(),
 }
 # Only the engine computes; hooks read torch's numbers where a function is asked for them.
 MAY_IMPORT_TORCH: Final = frozenset({"aie_engine", "aie_hooks"})

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+import aie_alerts
 from aie_agent.config_values import Address
 from aie_agent.samples import Count
 from aie_agent.series import HistogramSeries
@@ -51,6 +52,7 @@ class HttpServer:
         self._kept_events = events
         self._kept_stacks = stacks
         self._pages = {"/metrics": render_page, **(more_pages or {})}
+        self._runbooks = aie_alerts.pages()
         self._snapshot: api.Snapshot | None = None
         self._encoded = b""
         self._changed = asyncio.Condition()
@@ -74,6 +76,7 @@ class HttpServer:
                 web.get("/api/v1/findings", self._findings),
                 web.get("/api/v1/events", self._events),
                 web.get("/api/v1/stacks", self._stacks),
+                web.get("/runbooks/{name}", self._runbook),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True, keepalive_timeout=15.0)
@@ -171,6 +174,14 @@ class HttpServer:
         if page is None:
             return _error(404, f"no stacks were taken of engine {engine!r}: `aie-agent stacks --engine` takes some now")
         return _json(page)
+
+    async def _runbook(self, request: web.Request) -> web.Response:
+        """The page of an alert or a cause. The table of pages knows every name, so that none is a path."""
+        name = request.match_info["name"].removesuffix(".md")
+        path = self._runbooks.get(name)
+        if path is None:
+            return _error(404, f"no runbook {name!r}: there is one for each alert and for each cause of a finding")
+        return web.Response(text=await asyncio.to_thread(aie_alerts.page_text, path), content_type="text/markdown")
 
     async def _series(self, request: web.Request) -> web.Response:
         name = request.query.get("name")

@@ -1,0 +1,1 @@
+"""What the alerts are generated and checked by; what is shipped is `aie_alerts`."""
