@@ -27,7 +27,7 @@ lint: setup-dev ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy --strict demo bench dashboards/build.py
+	@$(BIN)/mypy --strict demo bench dashboards/build.py alerts/build.py
 
 format: setup-dev ## what lint would complain about, where it can be mended by a program
 	@$(BIN)/ruff check --fix .
