@@ -8,8 +8,8 @@ from pathlib import Path
 
 # A whole line of a real /proc/PID/stat behind the name; {} are the fields that tests choose.
 _STAT = (
-    "{tgid} ({comm}) {state} {parent} 1 1 0 -1 4194560 500 0 {major_faults} 0 {user} {system} 0 0 20 0 {threads} 0 {start} 100000 900 "
-    "18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+    "{tgid} ({comm}) {state} {parent} 1 1 0 -1 4194560 500 0 {major_faults} 0 {user} {system} 0 0 20 0 {threads} 0 {start} 100000 "
+    "900 18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
 )
 _STATUS = """Name:\t{comm}
 Umask:\t0022
@@ -100,7 +100,7 @@ class ProcTree:
                 involuntary=involuntary,
             )
             self.write(f"{tgid}/task/{tid}/status", status)
-            self.write(f"{tgid}/task/{tid}/schedstat", f"1000000 {waited_ns} 12\n")
+            self.write(f"{tgid}/task/{tid}/schedstat", f"1000000 {waited_ns} {12 + voluntary + involuntary}\n")
             if tid == tgid or not (self.root / f"{tgid}/status").exists():
                 self.write(f"{tgid}/status", status)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aie_agent.namesakes import ProcessId
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.monotonic import MonotonicSum
-from aie_agent.sources.procfs import Procfs
+from aie_agent.sources.procfs import Procfs, TaskTimes
 
 TASKS_PER_CYCLE: Final = 128
 """Most threads whose own files are read in one cycle (about 12 us each). Beyond it processes take turns: their run-queue time and
@@ -49,6 +50,7 @@ class _Known:
     tasks_read_s: float = float("-inf")
     run_queue: MonotonicSum[int] | None = None
     voluntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
+    tasks: Mapping[int, TaskTimes] = field(default_factory=dict)
     involuntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
     cgroups: text.CgroupPaths | None = None
     cpus_allowed: frozenset[int] | None = None
@@ -149,12 +151,13 @@ class ProcessReader:
 
 
 def _add_tasks(known: _Known, procfs: Procfs, tgid: int) -> None:
-    tasks = procfs.tasks(tgid)
+    tasks = procfs.tasks(tgid, known.tasks)
     if not tasks:
         return  # the process ended meanwhile
     known.voluntary.update({tid: task.switches.voluntary for tid, task in tasks.items()}, tasks)
     known.involuntary.update({tid: task.switches.involuntary for tid, task in tasks.items()}, tasks)
     waited_ns = {tid: float(task.run_queue_ns) for tid, task in tasks.items() if task.run_queue_ns is not None}
     if waited_ns:
+    known.tasks = tasks
         known.run_queue = known.run_queue or MonotonicSum[int]()
         known.run_queue.update(waited_ns, waited_ns)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aie_agent.sources import procfs_text as text
@@ -40,10 +42,17 @@ def read_file(path: str) -> bytes | None:
 
 
 class TaskTimes(NamedTuple):
-    """One thread: context switches, and nanoseconds waited for a CPU (None where the kernel keeps no schedstat)."""
+    """One thread: context switches, and nanoseconds waited for a CPU (None where the kernel keeps no schedstat). `ran` is the
+    text of its schedstat, which changes whenever the thread runs."""
 
     switches: text.ContextSwitches
     run_queue_ns: int | None
+    ran: bytes | None = None
+
+
+def _is_counted(schedstat: bytes | None) -> bool:
+    """Whether the kernel counts when threads run: where it does not, it says 0 for each."""
+    return schedstat is not None and not schedstat.startswith(b"0 ")
 
 
 class Procfs:
@@ -135,8 +144,9 @@ class Procfs:
             return ()
         return text.namespace_pids(content)
 
-    def tasks(self, tgid: int) -> dict[int, TaskTimes]:
-        """Every thread of a process by tid. Two small files a thread, 10 us together: callers bound how often they ask.
+    def tasks(self, tgid: int, known: Mapping[int, TaskTimes] = MappingProxyType({})) -> dict[int, TaskTimes]:
+        """Every thread of a process by tid. Two small files a thread, 10 us together: callers bound how often they ask. Of a thread
+        that has not run since it was `known` the first file tells that the second, the dear one, is as it was.
 
         The files of the same names at the level of the process are no substitute: they show its main thread only.
         """
@@ -149,11 +159,15 @@ class Procfs:
             raise
         tasks = {}
         for tid in tids:
+            ran = read_file(f"{directory}/{tid}/schedstat")
+            before = known.get(int(tid))
+            if before is not None and before.ran == ran and _is_counted(ran):
+                tasks[int(tid)] = before
+                continue
             status = read_file(f"{directory}/{tid}/status")
             switches = None if status is None else text.context_switches(status)
             if switches is not None:
-                schedstat = read_file(f"{directory}/{tid}/schedstat")
-                tasks[int(tid)] = TaskTimes(switches, None if schedstat is None else text.run_queue_ns(schedstat))
+                tasks[int(tid)] = TaskTimes(switches, None if ran is None else text.run_queue_ns(ran), ran)
         return tasks
 
     def command(self, tgid: int) -> str:

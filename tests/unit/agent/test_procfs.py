@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aie_agent.sources import procfs_text as text
-from aie_agent.sources.procfs import Procfs
+from aie_agent.sources.procfs import Procfs, TaskTimes
+from aie_agent.sources.procfs_text import ContextSwitches
 
 STAT = b"""cpu  10132153 290696 3084719 46828483 16683 12 25195 5 175628 9
 cpu0 1393280 32966 572056 13343292 6130 0 17875 0 23933 0
@@ -154,6 +155,33 @@ def test_the_sum_over_threads_exceeds_the_process_level_file(tmp_path: Path) -> 
     assert sum(task.run_queue_ns or 0 for task in tasks.values()) == 975
     assert sum(task.switches.voluntary for task in tasks.values()) == 111
     assert sum(task.switches.involuntary for task in tasks.values()) == 222
+
+
+OLD = TaskTimes(ContextSwitches(-1, -1), None)
+
+
+def marked(procfs: Procfs, tgid: int) -> dict[int, TaskTimes]:
+    """What is known of a process, with switches that no thread has: whoever is read loses them."""
+    return {tid: OLD._replace(ran=task.ran) for tid, task in procfs.tasks(tgid).items()}
+
+
+def test_a_thread_that_has_not_run_is_as_it_was_and_one_that_has_is_read() -> None:
+    procfs, me = Procfs(), os.getpid()
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        while procfs.tasks(sleeper.pid, marked(procfs, sleeper.pid))[sleeper.pid].switches != OLD.switches:
+            time.sleep(0.001)  # it has not come to rest
+        sleeper.kill()
+    known = marked(procfs, me)
+    sum(range(100_000))
+    assert procfs.tasks(me, known)[me].switches != OLD.switches
+
+
+def test_where_the_kernel_does_not_count_runs_every_thread_is_read(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    tree.process(7, threads={7: (5, 1, 2)})
+    tree.write("7/task/7/schedstat", "0 0 0\n")
+    known = {7: OLD._replace(ran=b"0 0 0\n")}
+    assert Procfs(tmp_path).tasks(7, known)[7].switches == (1, 2)
 
 
 def test_a_kernel_without_schedstat_gives_none(tmp_path: Path) -> None:
