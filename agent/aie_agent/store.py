@@ -357,7 +357,8 @@ class Store:
     def scalars(self, name: str, **labels: str) -> list[Series]:
         """The counter or gauge series of a metric that have these labels."""
         wanted = set(labels.items())
-        return [s for s in self._by_name.get(name, {}).values() if isinstance(s, Series) and wanted.issubset(s.tags)]
+        named = self._by_name.get(name, {}).values()
+        return [s for s in named if isinstance(s, Series) and (not wanted or wanted.issubset(s.tags))]
 
     def histograms(self, name: str, **labels: str) -> list[HistogramSeries]:
         """The histogram series of a metric that have these labels."""

@@ -7,7 +7,7 @@ own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.links import (
@@ -98,10 +98,13 @@ def _power_limit(live: Live, now_s: float, others: Others) -> str | None:
 
 
 def _nvlink_inactive(live: Live, now_s: float, others: Others) -> str | None:
+    inactive = _links(live, "inactive")
+    if not inactive:
+        return None
     return inactive_problem(
         Linked(
             active=_links(live, "active"),
-            inactive=_links(live, "inactive"),
+            inactive=inactive,
             name=_name(live),
             best_of_peers=max((_links(other, "active") or 0 for other in others if _name(other) == _name(live)), default=None),
             is_only_gpu=not others,
@@ -159,19 +162,17 @@ def link_of(live: Live) -> Link:
     )
 
 
-def _moments(live: Live, now_s: float) -> list[Moment]:
+def _moments(live: Live, now_s: float) -> Iterator[Moment]:
     """The readings of the last seconds in which generation and use were both known, by their common time."""
     generations = live.get("aie_gpu_pcie_link_generation", {}).get(())
     if generations is None:
-        return []
+        return
     start_s = now_s - busy_for_s(_spacing_s(generations))
     used, states = (_recent(live, f"aie_gpu_{name}", start_s) for name in ("utilization_ratio", "performance_state"))
     known = _recent(live, "aie_gpu_pcie_link_generation", start_s)
-    return [
-        Moment(time_s, int(generation), used[time_s], int(states[time_s]) if time_s in states else None)
-        for time_s, generation in known.items()
-        if time_s in used
-    ]
+    for time_s, generation in known.items():
+        if time_s in used:
+            yield Moment(time_s, int(generation), used[time_s], int(states[time_s]) if time_s in states else None)
 
 
 def _spacing_s(series: Series) -> float:

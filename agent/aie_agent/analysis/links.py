@@ -114,7 +114,7 @@ def generation_problem(link: Link, recent: Iterable[Moment], now_s: float) -> st
     """An older generation than card and slot have in common, though the GPU works."""
     # A port that claims less than the link does is one of a hypervisor's.
     possible = [value for value in (link.generation_max, link.port_generation) if value and value >= (link.generation or 0)]
-    if link.unified_memory or not possible:
+    if link.unified_memory or not possible or (link.generation or 0) >= min(possible):
         return None
     known = list(recent)
     for_s = busy_for_s(known[-1].time_s - known[-2].time_s) if len(known) > 1 else BUSY_FOR_S

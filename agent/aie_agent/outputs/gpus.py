@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
@@ -114,10 +115,15 @@ def _by_gpu(store: Store, now_s: float) -> dict[str, dict[str, dict[Tags, Series
     for name in _NAMES:
         for series in store.scalars(name):
             if series.valid_until_s >= now_s:
-                gpu = next((value for label, value in series.tags if label == "gpu"), "")
-                rest = tuple(tag for tag in series.tags if tag[0] != "gpu")
+                gpu, rest = _whose(series.tags)
                 found.setdefault(gpu, {}).setdefault(name, {})[rest] = series
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _whose(tags: Tags) -> tuple[str, Tags]:
+    """A GPU's index, and the other labels: the same at every look."""
+    return dict(tags).get("gpu", ""), tuple(tag for tag in tags if tag[0] != "gpu")
 
 
 def _without(found: Mapping[int, Live], index: int) -> list[Live]:
