@@ -1,14 +1,19 @@
-"""What changed on the host: engines that restart, models and versions that are swapped, drivers, neighbours that start.
+"""What changed on the host: engines that restart, with which arguments; models, versions and settings that are swapped; drivers;
+the agent's own configuration; neighbours that start, on a GPU or on the CPUs.
 
-Half of all incidents begin with a change. Each is noted when it is seen, and told with the findings that began soon after.
+Half of all incidents begin with a change. Each is noted when it is seen, and told with the findings that began soon after. What was
+last seen survives a restart of the agent: so what changed meanwhile is noted when it is back.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from aie_agent.analysis.arguments import different, program
 from aie_agent.analysis.explain import HOST, Related
 from aie_agent.analysis.findings import View
 from aie_telemetry.api import Finding
@@ -27,6 +32,24 @@ _INFO: Final = "aie_engine_info"
 _LABELS: Final = ("model", "version", "revision", "dtype", "device", "kind")
 
 
+class _Setting(NamedTuple):
+    """A number that somebody sets: of which metric, what it is called, and in what unit people say it."""
+
+    metric: str
+    words: str
+    unit: str
+    per_unit: float = 1.0
+
+
+_SETTINGS: Final = (
+    _Setting("aie_engine_kv_capacity_tokens", "the KV cache", "tokens"),
+    _Setting("aie_process_cgroup_memory_limit_bytes", "the memory limit of the control group", "MiB", float(1 << 20)),
+)
+_POWER_LIMIT: Final = _Setting("aie_gpu_power_limit_watts", "the power limit", "W")
+_NEAR: Final = 0.01
+"""Of a setting: what is closer was not set anew."""
+
+
 class Change(NamedTuple):
     """Something changed, at about this time; `subject` is an engine, a GPU or the host."""
 
@@ -35,28 +58,44 @@ class Change(NamedTuple):
     text: str
 
 
+class _Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """What `dump` gives."""
+
+    noted: list[tuple[float, str, str]] = []
+    info: dict[str, dict[str, str]] = {}
+    levels: dict[str, float] = {}
+    versions: dict[str, str] = {}
+    arguments: dict[str, tuple[str, ...]] = {}
+
+
 class Changes:
     """Compares each view with the one before."""
 
     def __init__(self) -> None:
         self._noted: deque[Change] = deque(maxlen=_MOST)
         self._engines: dict[str, frozenset[int]] = {}
+        self._arguments: dict[str, tuple[str, ...]] = {}
         self._info: dict[str, Mapping[str, str]] = {}
+        self._levels: dict[str, float] = {}
+        self._cpus: dict[str, int] = {}
+        self._busy: frozenset[tuple[int, str]] = frozenset()
         self._drivers: dict[str, str] = {}
         self._strangers: dict[str, frozenset[int]] = {}
         self._begun_s: float | None = None
 
     def observe(self, view: View, now_s: float) -> None:
-        """Notes what is other than at the last call; at the first there is nothing to compare with, and until `SETTLED_S` after
-        it an engine that appears is none that was started."""
+        """Notes what is other than at the last call. Of what was never seen before nothing is noted, and until `SETTLED_S` after
+        the first call an engine that appears is none that was started."""
         begun_s = now_s if self._begun_s is None else self._begun_s
         found = [
             *self._of_processes(view, is_settled=now_s - begun_s >= SETTLED_S),
             *self._of_info(view, now_s),
+            *self._of_settings(view, now_s),
             *self._of_gpus(view),
+            *self._of_versions(view),
         ]
-        if self._begun_s is not None:
-            self._noted.extend(Change(now_s, subject, text) for subject, text in found)
+        self._noted.extend(Change(now_s, subject, text) for subject, text in found)
+        self._noted.extend(self._of_neighbours(view, is_first=self._begun_s is None))
         self._begun_s = begun_s
 
     def before(self, finding: Finding, related: Related) -> tuple[str, ...]:
@@ -69,28 +108,48 @@ class Changes:
         ]
         return tuple(f"{_ago(finding.since_s - change.time_s)}: {change.text}" for change in told[:_TOLD])
 
-    def dump(self) -> Sequence[Sequence[float | str]]:
-        """For the state on disk."""
-        return [list(change) for change in self._noted]
+    def dump(self) -> Mapping[str, Any]:
+        """For the state on disk: what was noted, and what was last seen of what can change while the agent is away."""
+        return {
+            "noted": [list(change) for change in self._noted],
+            "info": self._info,
+            "levels": self._levels,
+            "versions": self._drivers,
+            "arguments": self._arguments,
+        }
 
-    def restore(self, rows: Sequence[Sequence[float | str]]) -> None:
-        """Raises ValueError for what `dump` never gave."""
+    def restore(self, state: Any) -> None:
+        """Raises ValueError for what `dump` never gave. A list is what older versions kept: only what was noted."""
+        parts = {"noted": state} if isinstance(state, list) else state
         try:
-            self._noted.extend(Change(float(time_s), str(subject), str(text)) for time_s, subject, text in rows)
-        except TypeError as error:
+            kept = msgspec.convert(parts, _Kept)
+        except msgspec.ValidationError as error:
             raise ValueError(f"not a list of changes: {error}") from error
+        self._noted.extend(Change(*row) for row in kept.noted)
+        self._info, self._levels, self._drivers = dict(kept.info), dict(kept.levels), dict(kept.versions)
+        self._arguments = dict(kept.arguments)
 
     def _of_processes(self, view: View, *, is_settled: bool) -> Iterable[tuple[str, str]]:
         for engine in view.engines:
-            now = frozenset(each.tgid for each in view.processes(engine))
+            processes = view.processes(engine)
+            now = frozenset(each.tgid for each in processes)
             before = self._engines.get(engine)
             if now:
                 self._engines[engine] = now
-                if before is None:
-                    if is_settled:
-                        yield engine, f"engine {engine} appeared"
-                elif before.isdisjoint(now):
+                if before is None and is_settled:
+                    yield engine, f"engine {engine} appeared"
+                elif before is not None and before.isdisjoint(now):
                     yield engine, f"engine {engine} was restarted (process {min(before)} before, {min(now)} now)"
+                yield from self._of_arguments(engine, [each.arguments for each in processes])
+
+    def _of_arguments(self, engine: str, now: Sequence[tuple[str, ...]]) -> Iterable[tuple[str, str]]:
+        """Whether none of its processes of the same program has the arguments any more that one had. Workers are other programs."""
+        before = self._arguments.get(engine)
+        alike = now if before is None else [each for each in now if program(each) == program(before)]
+        if alike and alike[0] and before not in alike:
+            self._arguments[engine] = alike[0]
+            if before is not None and (text := different(before, alike[0])):
+                yield engine, f"engine {engine} was started with other arguments: {text}"
 
     def _of_info(self, view: View, now_s: float) -> Iterable[tuple[str, str]]:
         for engine in view.engines:
@@ -107,6 +166,19 @@ class Changes:
                         f"{name} of engine {engine} changed from {before.get(name) or 'none'} to {now.get(name) or 'none'}",
                     )
 
+    def _of_settings(self, view: View, now_s: float) -> Iterable[tuple[str, str]]:
+        for engine in view.engines:
+            for setting in _SETTINGS:
+                now = view.store.current(setting.metric, now_s, engine=engine)
+                if now is not None and (text := self._set_anew(f"{setting.metric} {engine}", now, setting)):
+                    yield engine, f"{setting.words} of engine {engine} changed from {text}"
+            allowed = frozenset().union(*(each.cpus_allowed or () for each in view.processes(engine)))
+            before = self._cpus.get(engine, len(allowed))
+            if allowed:
+                self._cpus[engine] = len(allowed)
+                if before != len(allowed):
+                    yield engine, f"engine {engine} may run on {len(allowed)} CPUs, {before} before"
+
     def _of_gpus(self, view: View) -> Iterable[tuple[str, str]]:
         for gpu in view.gpus():
             subject = f"gpu{gpu.index}"
@@ -115,11 +187,35 @@ class Changes:
             for tgid in sorted(strangers - self._strangers.get(subject, strangers)):
                 yield subject, f"another process began to use GPU {gpu.index}: {names[tgid]} ({tgid})"
             self._strangers[subject] = strangers
-        for subject, driver in view.drivers().items():
-            before = self._drivers.get(subject, driver)
-            self._drivers[subject] = driver
-            if before != driver:
-                yield HOST, f"{subject} changed from {before} to {driver}"
+            watts = gpu.power_limit_watts
+            if watts is not None and (text := self._set_anew(f"power limit {subject}", watts, _POWER_LIMIT)):
+                yield subject, f"{_POWER_LIMIT.words} of GPU {gpu.index} changed from {text}"
+
+    def _set_anew(self, key: str, now: float, setting: _Setting) -> str:
+        """From what to what a number was set since it was last seen; nothing where it was not."""
+        before = self._levels.get(key, now)
+        if key not in self._levels or abs(now - before) > _NEAR * max(abs(before), abs(now)):
+            self._levels[key] = now
+        if self._levels[key] == before:
+            return ""
+        return f"{before / setting.per_unit:.0f} to {now / setting.per_unit:.0f} {setting.unit}"
+
+    def _of_versions(self, view: View) -> Iterable[tuple[str, str]]:
+        for subject, version in view.drivers().items():
+            before = self._drivers.get(subject, version)
+            self._drivers[subject] = version
+            if before != version:
+                yield HOST, f"{subject} changed from {before} to {version}"
+
+    def _of_neighbours(self, view: View, *, is_first: bool) -> Iterable[Change]:
+        """Those that began to be busy, each at the time at which it did: a look at them comes only every few seconds."""
+        now = view.neighbours()
+        keys = frozenset((each.tgid, each.command) for each in now)
+        for each in now:
+            if (each.tgid, each.command) not in self._busy and not is_first:
+                text = f"{each.command or 'a process'} ({each.tgid}) began to use {each.cpu_cores:.1f} CPUs"
+                yield Change(each.since_s, HOST, text)
+        self._busy = keys
 
 
 def _ago(seconds: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from aie_agent.neighbour import Neighbour
 from aie_agent.progress import Progress
 from aie_agent.request_values import Arrived
 from aie_agent.samples import Batch, Point
@@ -16,13 +17,15 @@ from aie_telemetry.catalogue import Kind
 
 class ProcessState(NamedTuple):
     """What causes need of a process: `state` is the letter of /proc/PID/stat (R, S, D, T, t, ...), found at each look since
-    `state_since_s`; CPU is of the last period. `cpus_allowed` are those that it may run on, None where that is not known."""
+    `state_since_s`; CPU is of the last period. `cpus_allowed` are those that it may run on, None where that is not known.
+    `arguments` are those that it was started with, its program first."""
 
     tgid: int
     state: str
     state_since_s: float
     cpu_cores: float | None
     cpus_allowed: frozenset[int] | None = None
+    arguments: tuple[str, ...] = ()
 
 
 class SourceHealth(NamedTuple):
@@ -85,6 +88,11 @@ def _no_coverage(engine: str) -> tuple[Coverage, ...]:
     return ()
 
 
+def _no_neighbours() -> tuple[Neighbour, ...]:
+    """Where nobody looks."""
+    return ()
+
+
 def _no_values(position: int) -> tuple[int, tuple[Arrived, ...]]:
     """Where no single values are kept."""
     return position, ()
@@ -100,7 +108,8 @@ class View:
     the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values`
     are single numbers of requests that came since a position, and the next position (request_values.py). `nodes` are the CPUs of
     each NUMA node of the host. `coverage` is what probes see of an engine, and what not. `configured` are
-    the engines that the configuration names. `recalled` are those that the agent knows only from before it was restarted."""
+    the engines that the configuration names. `recalled` are those that the agent knows only from before it was restarted.
+    `neighbours` are busy processes of no engine."""
 
     store: Store
     engines: Sequence[str]
@@ -121,6 +130,7 @@ class View:
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     coverage: Callable[[str], Sequence[Coverage]] = _no_coverage
     recalled: frozenset[str] = frozenset()
+    neighbours: Callable[[], Sequence[Neighbour]] = _no_neighbours
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

@@ -52,6 +52,7 @@ class ProcessRow(NamedTuple):
     state_since_s: float
     cgroups: CgroupPaths | None = None
     cpus_allowed: frozenset[int] | None = None
+    arguments: tuple[str, ...] = ()
 
 
 class _Engine(NamedTuple):
@@ -206,4 +207,6 @@ def _row(reading: ProcessReading) -> ProcessRow:
         state=reading.stat.state,
         state_since_s=reading.state_since_s,
         cgroups=reading.cgroups,
+        cpus_allowed=reading.cpus_allowed,
+        arguments=reading.arguments,
     )

@@ -35,6 +35,7 @@ class ProcessReading(NamedTuple):
     involuntary_switches: float | None
     cgroups: text.CgroupPaths | None
     cpus_allowed: frozenset[int] | None = None
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -44,13 +45,14 @@ class _Known:
     start_time_s: float
     newborn: bool
     command: str = ""
+    arguments: tuple[str, ...] = ()
     state: str = ""
     state_since_s: float = 0.0
     cpu_ticks: int | None = None
     tasks_read_s: float = float("-inf")
+    tasks: Mapping[int, TaskTimes] = field(default_factory=dict)
     run_queue: MonotonicSum[int] | None = None
     voluntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
-    tasks: Mapping[int, TaskTimes] = field(default_factory=dict)
     involuntary: MonotonicSum[int] = field(default_factory=MonotonicSum)
     cgroups: text.CgroupPaths | None = None
     cpus_allowed: frozenset[int] | None = None
@@ -92,13 +94,14 @@ class ProcessReader:
         return readings, refusals
 
     def _describe(self, process: ProcessId, uptime_s: float, now_s: float) -> None:
-        """Reads what seldom changes: the command once, control groups and the CPUs that it may use every 10 s."""
+        """Reads what seldom changes: the command and its arguments once, control groups and the CPUs that it may use every 10 s."""
         known = self._known.get(process)
         if known is None:
             started_s = process.start_ticks / self._procfs.ticks_per_second
             newborn = self._last_uptime_s is not None and started_s >= self._last_uptime_s
             known = self._known[process] = _Known(now_s - uptime_s + started_s, newborn)
             known.command = self._procfs.command(process.tgid)
+            known.arguments = self._procfs.arguments(process.tgid)
         if uptime_s - known.seldom_read_s >= _KEPT_S:
             known.seldom_read_s = uptime_s
             known.cgroups = self._procfs.cgroups(process.tgid)
@@ -147,6 +150,7 @@ class ProcessReader:
             involuntary_switches=known.involuntary.total if switches_known else None,
             cgroups=known.cgroups,
             cpus_allowed=known.cpus_allowed,
+            arguments=known.arguments,
         )
 
 
@@ -154,10 +158,10 @@ def _add_tasks(known: _Known, procfs: Procfs, tgid: int) -> None:
     tasks = procfs.tasks(tgid, known.tasks)
     if not tasks:
         return  # the process ended meanwhile
+    known.tasks = tasks
     known.voluntary.update({tid: task.switches.voluntary for tid, task in tasks.items()}, tasks)
     known.involuntary.update({tid: task.switches.involuntary for tid, task in tasks.items()}, tasks)
     waited_ns = {tid: float(task.run_queue_ns) for tid, task in tasks.items() if task.run_queue_ns is not None}
     if waited_ns:
-    known.tasks = tasks
         known.run_queue = known.run_queue or MonotonicSum[int]()
         known.run_queue.update(waited_ns, waited_ns)

@@ -181,6 +181,11 @@ class Procfs:
         stat = self.stat(tgid)
         return f"[{text.command_line(stat.comm)}]" if stat is not None else ""
 
+    def arguments(self, tgid: int) -> tuple[str, ...]:
+        """The arguments of a process, each safe to show, the first of them its program's; none of one that has no command line.
+        Ask once a process, as for `command`."""
+        return text.arguments(self.read(f"{tgid}/cmdline") or b"")
+
     def cgroups(self, tgid: int) -> text.CgroupPaths | None:
         """The control groups of a process."""
         content = self.read(f"{tgid}/cgroup")

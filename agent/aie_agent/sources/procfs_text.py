@@ -188,6 +188,12 @@ def command_line(cmdline: bytes, most_chars: int = 120) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)[:most_chars]
 
 
+def arguments(cmdline: bytes, most: int = 200, most_chars: int = 200) -> tuple[str, ...]:
+    """/proc/PID/cmdline as arguments, each cut to `most_chars` and safe to show, no more than `most`."""
+    parts = cmdline.rstrip(b"\0").split(b"\0")[:most] if cmdline else []
+    return tuple(command_line(part, most_chars) for part in parts)
+
+
 def cgroup_paths(cgroup: bytes) -> CgroupPaths:
     """/proc/PID/cgroup: the path in the unified hierarchy, and in those of v1 for cpu and memory."""
     paths: dict[str, str] = {}

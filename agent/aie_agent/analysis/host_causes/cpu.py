@@ -45,6 +45,7 @@ THROTTLED_SHARE: Final = 0.25
 STEAL_SHARE: Final = 0.1
 STEAL_WINDOW_S: Final = 10.0
 
+_NAMED: Final = 3
 _NOT_USED: Final = ("idle", "iowait", "steal")
 _OWN_THREADS: Final = (
     "It runs more threads than it gets CPUs: let it start fewer (OMP_NUM_THREADS, torch.set_num_threads, vLLM --api-server-count),"
@@ -87,6 +88,9 @@ def _starved(held: Episode, share: float, ran: float, others: float | None, view
     cpus = view.store.current("aie_host_cpus", now_s)
     if others is not None and cpus is not None:
         yield Evidence(text=f"everything else on the host used {others:.2f} of its {cpus:.0f} CPUs", metric=HOST_CPU)
+    busiest = ", ".join(f"{each.command} ({each.tgid}) {each.cpu_cores:.1f}" for each in view.neighbours()[:_NAMED])
+    if busiest:
+        yield Evidence(text=f"processes of no engine used most: {busiest} CPUs", metric=HOST_CPU)
 
 
 def _used_by_others(view: View, ran: float, now_s: float) -> float | None:
