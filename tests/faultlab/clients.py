@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import aiohttp
 
-from demo.workload import CLASSES, make_request, random_request
+from demo.workload import CLASSES, QUESTIONS, make_request, random_request
 
 SHARE: Final = 0.4
 """Of what the engine takes on this machine: the load of the lab is one that nothing is wrong with."""
 
 CLIENTS: Final = 8
 MOST_OPEN: Final = 32
+BRIEF_TOKENS: Final = 3
 _MEASURED: Final = 32
 
 Body = Callable[[random.Random], dict[str, Any]]
@@ -38,6 +39,11 @@ def demo_chat(rng: random.Random) -> dict[str, Any]:
     return _chat(request.prompt, request.max_tokens, rng)
 
 
+def brief_chat(rng: random.Random) -> dict[str, Any]:
+    """A question of the demo's with one of many limits, and three tokens of an answer: hundreds of them take minutes anywhere."""
+    return _chat(f"{rng.choice(QUESTIONS)} Use at most {rng.randint(2, 60)} words.", BRIEF_TOKENS, rng)
+
+
 def repeated_chat(rng: random.Random) -> dict[str, Any]:
     """One of a dozen requests that have only one answer: what a response cache is for."""
     number = rng.randrange(12)
@@ -48,6 +54,11 @@ def foreign_chat(rng: random.Random) -> dict[str, Any]:
     """Other languages, emoji and code, where the demo's questions are English."""
     text = " ".join(rng.choice(_FOREIGN) for _ in range(rng.randint(1, 3)))
     return _chat(text, rng.randint(16, 48), rng)
+
+
+def brief_foreign_chat(rng: random.Random) -> dict[str, Any]:
+    """Questions in other languages and scripts, and code, as briefly."""
+    return _chat(f"{rng.choice(_FOREIGN)} {rng.randint(2, 60)}", BRIEF_TOKENS, rng)
 
 
 _FOREIGN: Final = (

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.faultlab.clients import foreign_chat
-from tests.faultlab.faults import CACHED, DRIFT, MEMORY, PLAIN, SLOW, Fault, Inject, inside
+from tests.faultlab.clients import brief_foreign_chat
+from tests.faultlab.faults import CACHED, CANARY_LEARNS_S, DRIFT, MEMORY, PLAIN, SLOW, Fault, Inject, inside
 from tests.faultlab.world import ENGINE, World
 
 
@@ -43,7 +43,7 @@ def _flood(world: World) -> contextlib.AbstractContextManager[None]:
 
 
 def _foreign(world: World) -> contextlib.AbstractContextManager[None]:
-    return world.clients.instead(foreign_chat)
+    return world.clients.instead(brief_foreign_chat)
 
 
 def _weights_file() -> str:
@@ -78,9 +78,9 @@ ENGINE_FAULTS: Final = (
         "restarted with a KV cache for one request, six clients more",
         PLAIN,
         _kv_too_small,
-        ("queue_saturation", "kv_preemption"),
+        ("kv_full",),
         ("requests_rejected", "engine_down", *SLOW),
-        limit_s=90.0,
+        limit_s=60.0,
     ),
     Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, ("page_faults",), ("disk_stall", *SLOW)),
     Fault("cuda-oom", "torch says out of memory, the hooks hear it", PLAIN, _cuda_oom, ("cuda_oom",), tells_on=True),
@@ -110,8 +110,9 @@ ENGINE_FAULTS: Final = (
         inside("layer_scaled", factor=8.0),
         ("output_drift",),
         ("output_collapse",),
-        limit_s=1200.0,
-        fast=False,
+        limit_s=300.0,
+        healthy_s=CANARY_LEARNS_S,
+        fast=False,  # a canary's three runs, or 500 answers
     ),
     Fault(
         "prompts-shifted",
@@ -120,8 +121,9 @@ ENGINE_FAULTS: Final = (
         _foreign,
         ("input_drift",),
         ("output_drift", *SLOW),
-        limit_s=1200.0,
-        fast=False,
+        limit_s=900.0,
+        healthy_s=CANARY_LEARNS_S,
+        fast=False,  # 500 answers
     ),
     _memory("tensors-kept", "tensors that nobody drops, 10 MB/s", inside("tensors_kept", mb_per_s=10.0), ("memory_leak",), 500.0),
     _memory("native-kept", "malloc without free, 10 MB/s", inside("native_kept", mb_per_s=10.0), ("memory_leak",), 500.0),

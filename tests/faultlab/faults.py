@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from tests.faultlab.clients import demo_chat, repeated_chat
+from tests.faultlab.clients import brief_chat, repeated_chat
 from tests.faultlab.world import Setup, World
 
 PLAIN: Final = Setup("plain")
 MEMORY: Final = Setup("memory")
 GPUS: Final = Setup("gpus", gpus=8)
 CACHED: Final = Setup("cached", engine_options=("--response-cache-bytes", str(64 << 20)), body=repeated_chat)
-DRIFT: Final = Setup("drift", body=demo_chat, share=0.7, drift=True)
+DRIFT: Final = Setup(
+    "drift",
+    engine_options=("--sample-outputs", "1", "--canary-every", "1s"),
+    body=brief_chat,
+    share=0.5,
+    reference=Path(__file__).with_name("brief.aieref"),
+)
+CANARY_LEARNS_S: Final = 40.0
+"""A canary's first twenty runs tell what it gives."""
 
 SLOW: Final = ("queue_saturation", "prefill_interference", "tokenizer_bound", "gil_contention")
 """What a slow engine shows as well."""

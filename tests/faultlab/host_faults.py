@@ -6,7 +6,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from tests.faultlab.world import World
 
 NEIGHBOURS: Final = 4
 QUOTA_CORES: Final = 0.3
+GROUP_KNOWN_S: Final = 11.0
+"""The agent looks every ten seconds in which group a process is."""
 _PERIOD_US: Final = 100_000
 _V1: Final = Path("/sys/fs/cgroup/cpu")
 _V2: Final = Path("/sys/fs/cgroup")
@@ -48,35 +51,42 @@ def _neighbours(world: World) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _group() -> Iterator[Path]:
-    """A control group with a quota. Raises LabError where none can be made."""
+def _group() -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A control group, and what sets its quota. Raises LabError where none can be made."""
     v1 = (_V1 / "cpu.cfs_quota_us").exists() or (_V1 / "cgroup.procs").exists()
     group = (_V1 if v1 else _V2) / f"aie-faultlab-{os.getpid()}"
     quota_us = int(QUOTA_CORES * _PERIOD_US)
+
+    def limit() -> None:
+        try:
+            if v1:
+                (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+                (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+            else:
+                (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+        except OSError as error:
+            raise LabError(f"no quota can be set: {error.strerror}") from error
+
     try:
         group.mkdir()
     except OSError as error:
         raise LabError(f"no control group can be made: {error.strerror}") from error
     try:
-        if v1:
-            (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
-        else:
-            (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
-        yield group
-    except OSError as error:
-        raise LabError(f"no quota can be set: {error.strerror}") from error
+        yield group, limit
     finally:
         group.rmdir()
 
 
 @contextlib.contextmanager
 def _quota(world: World) -> Iterator[None]:
-    with _group() as group:
+    """As in a container: the engine's group is known to the agent, and gets a quota."""
+    with _group() as (group, limit):
         pid = world.engine.pid
         home = _home(pid, group.parent)
         (group / "cgroup.procs").write_text(str(pid))
         try:
+            time.sleep(GROUP_KNOWN_S)
+            limit()
             yield
         finally:
             (home / "cgroup.procs").write_text(str(pid))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -38,6 +39,7 @@ class Program:
                 env=os.environ | dict(environment),
                 start_new_session=True,
             )
+        _take_nice_along(self.process.pid)
 
     @property
     def pid(self) -> int:
@@ -62,6 +64,12 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _take_nice_along(pid: int) -> None:
+    """Where sessions share the CPUs as groups (sched_autogroup), a process's own nice value counts only within its session."""
+    with contextlib.suppress(OSError):  # without such groups, or without the right to
+        Path(f"/proc/{pid}/autogroup").write_text(str(os.nice(0)))
 
 
 def until(condition: Callable[[], T | None], complaint: str, alive: Program | None = None, limit_s: float = 180.0) -> T:

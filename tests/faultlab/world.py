@@ -37,14 +37,15 @@ _INSIDE: Final = Path(__file__).with_name("inside")
 @dataclass(frozen=True, slots=True)
 class Setup:
     """Faults with equal setups share a world. `body` is what its clients ask, and `share` how much, of what the engine takes;
-    `drift`: all of its answers are compared with the reference that ships."""
+    `reference`: all of its answers are compared with this one; `record`: they are written to this directory."""
 
     name: str
     engine_options: tuple[str, ...] = ()
     gpus: int = 0
     body: Body = short_chat
     share: float = SHARE
-    drift: bool = False
+    reference: Path | None = None
+    record: Path | None = None
 
 
 class World:
@@ -100,8 +101,6 @@ class World:
             "AIE_FAULTLAB_SOCKET": str(self._directory / "inside.sock"),
             "AIE_STATSD": self.statsd,
         }
-        if self.setup.drift:
-            environment["AIE_FAULTLAB_SAMPLE"] = "1"
         self.engine = Program("aie-engine", arguments, self._directory / "engine.log", environment)
         until(self._is_ready, "aie-engine is not ready", self.engine)
         self._place_on_gpus([simulate.Process(self.engine.pid, 40 * GIB)])
@@ -130,7 +129,7 @@ class World:
         config.write_text(
             f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{self._directory}/statsd.sock"\nudp = "off"\n'
             f"[leaks]\ntime_scale = {TIME_SCALE}\n"
-            + ('[drift]\nreferences = ["demo"]\n' if self.setup.drift else "")
+            + self._drift()
             + (f"[gpu]\nexpected = {self.setup.gpus}\n" if self.setup.gpus else "")
             + f'[[engines]]\nname = "{ENGINE}"\nmetrics_url = "{self.engine_url}/metrics"\n'
         )
@@ -139,6 +138,11 @@ class World:
         self.agent = Program("aie-agent", ["run", "--config", str(config)], log, environment)
         self.agent_url = self.agent.url()
         until(self._is_watched, "the agent does not see everything", self.agent)
+
+    def _drift(self) -> str:
+        reference, record = self.setup.reference, self.setup.record
+        lines = [f'references = ["{reference}"]' if reference else "", f'record = "{record}"' if record else ""]
+        return "[drift]\n" + "\n".join(lines) + "\n" if any(lines) else ""
 
     def restart_agent(self) -> None:
         """A new one, that remembers nothing."""

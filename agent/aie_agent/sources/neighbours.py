@@ -29,13 +29,16 @@ class _Used(NamedTuple):
 
 
 class NeighbourSource:
-    """Finds processes that used `BUSY_CORES` or more since the look before. `engines` are the processes that are none."""
+    """Finds processes that used `busy_cores` or more since the look before. `engines` are the processes that are none."""
 
     name = "neighbours"
 
-    def __init__(self, procfs: Procfs, engines: Callable[[], Collection[int]], period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self, procfs: Procfs, engines: Callable[[], Collection[int]], period_s: float = PERIOD_S, busy_cores: float = BUSY_CORES
+    ) -> None:
         self.period_s = period_s
         self._procfs = procfs
+        self._busy_cores = busy_cores
         self._engines = engines
         self._used: dict[int, _Used] = {}
         self._looked: tuple[float, float] | None = None
@@ -85,7 +88,7 @@ class NeighbourSource:
         begin_s = self._looked[0] if is_same else max(now.start_ticks / hertz, self._looked[0])
         ticks = now.ticks - (before.ticks if before is not None and is_same else 0)
         cores = ticks / hertz / max(uptime_s - begin_s, 1.0)
-        if cores < BUSY_CORES:
+        if cores < self._busy_cores:
             return None
         known = self._busy.get(tgid) if is_same else None
         command = self._procfs.command(tgid) if known is None else known.command

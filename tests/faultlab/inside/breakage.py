@@ -35,13 +35,6 @@ def listen(path: str) -> None:
     threading.Thread(target=_serve, args=(server,), name="faultlab", daemon=True).start()
 
 
-def look_at_share(rate: float) -> None:
-    """The engine's hooks look at so many of its answers, where their default is a tenth."""
-    from aie_hooks.logits import LogitsHooks
-
-    LogitsHooks.__init__.__kwdefaults__ = {"rate": rate}
-
-
 def _serve(server: socket.socket) -> None:
     running: dict[str, contextlib.ExitStack] = {}
     while True:

@@ -5,7 +5,5 @@ import os
 if "AIE_FAULTLAB_SOCKET" in os.environ:
     import breakage
 
-    if "AIE_FAULTLAB_SAMPLE" in os.environ:
-        breakage.look_at_share(float(os.environ.pop("AIE_FAULTLAB_SAMPLE")))
     # What the engine starts itself shall be as it always is.
     breakage.listen(os.environ.pop("AIE_FAULTLAB_SOCKET"))

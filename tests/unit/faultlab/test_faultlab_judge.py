@@ -134,8 +134,7 @@ def test_every_row_names_causes_that_there_are(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_row_has_one_right_cause() -> None:
-    """Too small a KV cache alone has two: the engine preempts, or lets requests wait, by what it was asked first."""
-    assert {fault.name for fault in FAULTS if len(fault.expected) > 1} == {"kv-too-small"}
+    assert not {fault.name for fault in FAULTS if len(fault.expected) > 1}
 
 
 def test_of_a_fault_that_was_run_twice_the_last_result_counts() -> None:
