@@ -115,7 +115,9 @@ def text_of(log: Path) -> str:
 async def engine_of(directory: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
     """The engine with its model loaded; gives its process and its URL."""
     log = directory / "engine.log"
-    arguments = ("serve", "--model", "smollm2", "--name", ENGINE_NAME, "--port", "0")
+    # Every answer is looked at, where a tenth is usual, so that drift has something to say within minutes: 1.5 % of a step.
+    drift = ("--sample-outputs", "1", "--canary-every", "10s")
+    arguments = ("serve", "--model", "smollm2", "--name", ENGINE_NAME, "--port", "0", *drift)
     with program("aie-engine", *arguments, log=log, environment={"AIE_STATSD": f"unix://{directory}/statsd.sock"}) as engine:
         say("loading SmolLM2-135M-Instruct")
         engine_url = await url_announced("aie-engine", engine, log)
