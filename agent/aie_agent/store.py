@@ -148,27 +148,27 @@ class Store:
 
     def apply(self, batch: Batch) -> None:
         """Takes a batch in."""
+        rank = _RANKS.get(_kind_of(batch.source))
         for point in batch.points:
-            tags = self._admit(point.name, point.tags, batch)
+            tags = self._admit(point.name, point.tags, batch, rank)
             if tags is not None:
                 self._take_point(point, tags, batch)
         for histogram in batch.histograms:
-            tags = self._admit(histogram.name, histogram.tags, batch)
+            tags = self._admit(histogram.name, histogram.tags, batch, rank)
             if tags is not None:
                 self._take_histogram(histogram, tags, batch)
         for name in batch.whole:
             self.retire(name, batch.time_s)
 
-    def _admit(self, name: str, tags: Tags, batch: Batch) -> Tags | None:
-        """The labels under which a sample is kept, or None when a better source reports the metric of this engine."""
+    def _admit(self, name: str, tags: Tags, batch: Batch, rank: int | None) -> Tags | None:
+        """The labels under which a sample is kept, or None when a better source reports the metric of this engine. `rank` is the
+        source's, None where it reports what no other does."""
         if not name.startswith(RESERVED_PREFIX):
             return tags
-        metric = CATALOGUE.get(name)
-        if metric is None:
+        if name not in CATALOGUE:
             self.refused["reserved_name"] += 1
             return None
-        rank = _RANKS.get(_kind_of(batch.source))
-        engine = next((value for label, value in tags if label == "engine"), None)
+        engine = None if rank is None else dict(tags).get("engine")
         if engine is None or rank is None:
             return tags
         canonical = self._canonical(engine)
