@@ -14,6 +14,7 @@ import pytest
 from aie_agent.stacks.py_spy import StacksError, dump
 from aie_telemetry import api
 from tests.e2e.programs import BIN, Program, Start, engine_view, eventually, get
+from tests.fakes import lock_programs
 from tests.fakes.stack_programs import line_of, running
 
 FILE: Final = "stack_programs.py"
@@ -106,6 +107,21 @@ def test_threads_that_fight_for_a_lock_are_found_with_its_line(start: Start, tmp
         asked = asked_for(agent, url)
         assert f"lock {lock.address} of process {process.pid} at {lock.line}" in asked
         assert "WAITS FOR A LOCK" in asked
+
+
+@pytest.mark.usefixtures("bpf")
+def test_a_lock_that_is_not_pythons_is_found_with_its_callers(start: Start, tmp_path: Path) -> None:
+    with lock_programs.running(lock_programs.build(tmp_path), "fight", 4) as tgid:
+        (tmp_path / "chat.pid").write_text(f"{tgid}\n")
+        agent = start("aie-agent", "run", "--config", configured(tmp_path, f'pid_file = "{tmp_path}/chat.pid"'))
+        url = agent.url()
+        called = r"threads wait in pthread_mutex_lock, called by libworks\.so \(hold\+0x\w+\), libworks\.so \(work\+0x\w+\)"
+        text = eventually(sentence(url, "lock_contention", rf"at lock 0x\w+ [234] {called}, waiting \(busy\+0x\w+\)"), alive=agent)
+        engine = engine_view(url, "chat")
+        assert engine is not None
+        (lock,) = engine.locks
+        assert lock.address in text
+        assert re.match(rf"[234] {called}", lock.native[0])
 
 
 def asked_for(agent: Program, url: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +15,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from aie_agent.commands.stacks_native import look
+from aie_agent.commands.stacks_text import native
 from aie_agent.config_values import Address
 from aie_agent.outputs.http import HttpServer
+from aie_agent.stacks.native.standing import waiting_now
 from aie_agent.store import Store
+from aie_ebpf.prerequisites import Prerequisite
 from aie_telemetry import api
+from tests.fakes import lock_programs
 from tests.fakes.stack_programs import HOSTILE_NAME, line_of, running
 
 AIE_AGENT = Path(sys.executable).parent / "aie-agent"
@@ -170,3 +177,47 @@ def test_what_cannot_be_read_is_said() -> None:
 )
 def test_bad_arguments(arguments: list[str]) -> None:
     assert stacks(*arguments).returncode == 2
+
+
+@pytest.fixture(scope="module")
+def native_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lock_programs.build(tmp_path_factory.mktemp("waiting"))
+
+
+@pytest.mark.usefixtures("bpf")
+def test_native_code_that_fights_is_told_from_workers_without_work(native_program: Path) -> None:
+    """The null beside the positive: one process fights, the other's threads wait for work at one condition; and one of Python."""
+    fight, idle = lock_programs.running(native_program, "fight", 4), lock_programs.running(native_program, "idle", 8)
+    with fight as fights, idle as idles, running("fight") as (python, _), agent(engine(fights, idles, python.pid)) as url:
+        done = stacks("--engine", "chat", "--kind", "locks", "--dumps", "2", agent=url)
+    assert done.returncode == 0
+    assert "is no Python process" in done.stderr
+    native = done.stdout[: done.stdout.index("\nlocks, as the agent sees engine chat")].splitlines()
+    assert native[0] == "threads that wait for locks, by native code:"
+    told = [native[at : at + 2] for at, line in enumerate(native) if line.startswith("    lock 0x")]
+    (of_c,) = [each for each in told if f"of process {fights}" in each[0]]
+    (of_python,) = [each for each in told if f"of process {python.pid}" in each[0]]
+    assert re.fullmatch(r" +4 threads wait in pthread_mutex_lock, called by libworks.so \(hold\+0x\w+\), .*", of_c[1])
+    assert f", at stack_programs.py:{line_of('wanted')} (work): " in of_python[0]
+    assert of_python[1].endswith("called by Python's interpreter")
+    assert len(told) == 2, native
+    assert re.fullmatch(r"    and \d places where they wait for work, or one thread by itself", native[-1])
+
+
+def test_native_code_where_nothing_may_be_probed(native_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in /proc is told all the same, and why that is all."""
+    refused = Prerequisite("BCC", False, "not installed", "install it")
+    monkeypatch.setattr("aie_agent.commands.stacks_native.prerequisites.check", lambda: [refused])
+    with lock_programs.running(native_program, "stuck", 3) as tgid:
+        deadline_s = time.monotonic() + 30
+        while len(waiting_now("", tgid)) < 3:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        seen = look([tgid])
+    assert seen.problems == ("BCC: not installed (install it)",)
+    assert seen.window_s == 0.0
+    assert [each.waiting_threads for each in seen.locks] == [None]
+    assert seen.locks[0].threads[0].startswith("3 threads wait in pthread_mutex_lock, called by libworks.so (hold+")
+    lines = list(native(seen, ()))
+    assert lines[0] == "threads that wait at one place, for a lock or for work, by native code:"
+    assert lines[-1] == "    not seen: BCC: not installed (install it)"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from aie_agent.commands.stacks_native import look
 from aie_agent.stacks.native.unwind import By, End
 from aie_agent.stacks.native.waits import resolve
 from aie_ebpf.messages import LockStack, OpenWindow, Report, WindowClosed
@@ -91,16 +90,3 @@ def test_nobody_is_looked_at_without_a_window(child: Child, program: Path) -> No
         reports = child.reports(3)
     assert all(report.lock_stacks == () for report in reports)
     assert not any(cost.set == "lock_stacks" and cost.hits for report in reports for cost in report.costs)
-
-
-def test_the_command_tells_a_fight_from_workers_without_work(bpf: None, program: Path) -> None:
-    """The null beside the positive: one process fights, the other's threads wait for work at one condition."""
-    with running(program, "fight", THREADS) as fights, running(program, "idle", 8) as idles:
-        seen = look([fights, idles])
-    assert seen.problems == ()
-    assert seen.window_s >= 2.0
-    assert [each.tgid for each in seen.locks] == [fights]
-    assert seen.locks[0].threads[0].startswith(f"{THREADS} threads wait in pthread_mutex_lock, called by libworks.so (hold+")
-    assert seen.locks[0].waiting_threads is not None
-    assert 1.0 < seen.locks[0].waiting_threads < THREADS
-    assert seen.idle == 1

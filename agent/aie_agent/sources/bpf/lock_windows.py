@@ -51,8 +51,9 @@ class LockWindows:
         for each in messages:
             if isinstance(each, Report):
                 for stack in each.lock_stacks:
-                    if stack.engine in self._open:
-                        self._open[stack.engine][0].append(stack)
+                    stacks, closed = self._open.get(stack.engine, ([], None))
+                    if closed is not None and not closed.done():
+                        stacks.append(stack)
             elif each.set == SET:
                 self._end(each.engine, each.reason)
 

@@ -1,0 +1,206 @@
+"""Looks at native code on suspicion, of real threads: asked for when they fight, bounded, and kept; and the windows for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from aie_agent.sources.bpf.build import NoProbes
+from aie_agent.sources.bpf.child import ChildError
+from aie_agent.sources.bpf.lock_windows import LockWindows, Looked
+from aie_agent.stacks.native.evidence import NativeEvidence
+from aie_agent.stacks.native.standing import waiting_now
+from aie_agent.stacks.shown import LinedProbes
+from aie_agent.stacks.waiting import Address
+from aie_ebpf.messages import LockStack, OpenWindow, Report, WindowClosed
+from aie_telemetry import api
+from tests.fakes.lock_programs import build, running
+
+NOT_NOW = "probes are switched off"
+
+
+@pytest.fixture(scope="module")
+def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    """A process and the lock that three of its threads wait for, for ever."""
+    with running(build(tmp_path_factory.mktemp("waiting")), "stuck") as tgid:
+        deadline_s = time.monotonic() + 30
+        while len(found := waiting_now("chat", tgid)) < 3:
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.01)
+        yield tgid, found[0].address
+
+
+async def until(reached: Callable[[], object]) -> None:
+    """Lets others work until then, for 30 s at most."""
+    for _ in range(3000):
+        if reached():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+class World:
+    """A `NativeEvidence` beside a clock that a test turns; what its windows were asked for."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.asked: list[tuple[str, tuple[Address, ...]]] = []
+        self.evidence = NativeEvidence(self._look, 300.0, lambda: self.now_s)
+
+    async def _look(self, engine: str, locks: Sequence[Address], seconds: float) -> Looked:
+        assert seconds == 2.0
+        self.asked.append((engine, tuple(locks)))
+        return Looked((), NOT_NOW)
+
+    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a story beside the evidence's work."""
+
+        async def whole() -> None:
+            work = asyncio.create_task(self.evidence.run())
+            try:
+                await story()
+            finally:
+                work.cancel()
+
+        asyncio.run(whole())
+
+
+def test_threads_that_wait_already_are_told_without_probes(stuck: Address) -> None:
+    world = World()
+
+    async def story() -> None:
+        world.evidence.follow({"chat"}, lambda _: (stuck,), 0.0)
+        await until(lambda: world.evidence.problems("chat"))
+
+    world.run(story)
+    assert world.asked == [("chat", (stuck,))]
+    (text,) = world.evidence.sentences("chat", stuck)
+    assert text.startswith("3 threads wait in pthread_mutex_lock, called by libworks.so (hold+")
+    assert world.evidence.problems("chat") == (f"native stacks of waits that began later: {NOT_NOW}",)
+    assert world.evidence.sentences("chat", (stuck[0], stuck[1] + 8)) == ()
+    assert world.evidence.sentences("other", stuck) == ()
+
+
+def test_it_is_bounded_and_forgets(stuck: Address) -> None:
+    """Once where all is known; of a lock that nobody was seen at again after a minute; kept for five minutes after the fight."""
+    world = World()
+    unknown = stuck[0], stuck[1] + 8
+
+    async def story() -> None:
+        follow = world.evidence.follow
+        follow({"chat"}, lambda _: (), 0.0)
+        assert world.asked == []
+        follow({"chat"}, lambda _: (stuck,), 1.0)
+        await until(lambda: world.evidence.problems("chat"))
+        for now_s in (2.0, 30.0, 90.0):
+            follow({"chat"}, lambda _: (stuck,), now_s)
+        follow({"chat"}, lambda _: (stuck, unknown), 91.0)
+        await until(lambda: len(world.asked) == 2)
+        follow({"chat"}, lambda _: (stuck, unknown), 120.0)
+        world.now_s = 120.0
+        follow((), lambda _: (stuck,), 121.0)
+        assert world.evidence.sentences("chat", stuck)
+        follow((), lambda _: (stuck,), 500.0)
+        assert world.evidence.sentences("chat", stuck) == ()
+        await asyncio.sleep(0)
+
+    world.run(story)
+    assert [locks for _, locks in world.asked] == [(stuck,), (stuck, unknown)]
+
+
+def test_locks_are_shown_with_their_callers(stuck: Address) -> None:
+    """The interpreter lock is Python's to tell, and so is a lock that nobody knows more of."""
+
+    def lock(kind: str, address: int) -> api.Lock:
+        return api.Lock(
+            tgid=stuck[0], address=f"{address:#x}", kind="gil" if kind == "gil" else "lock", waiting_threads=1.0,
+            waits_per_second=1.0, longest_seconds=1.0, waiters=1,
+        )  # fmt: skip
+
+    class Probes(NoProbes):
+        def locks(self, engine: str) -> tuple[api.Lock, ...]:
+            """Two locks, and the interpreter's."""
+            return lock("lock", stuck[1]), lock("lock", 8), lock("gil", stuck[1])
+
+    def native(_: str, address: Address) -> tuple[str, ...]:
+        return ("told",) if address == stuck else ()
+
+    shown = LinedProbes(Probes(), lambda _: None, native).locks("chat")
+    assert [each.native for each in shown] == [("told",), (), ()]
+
+
+def test_without_probes_there_is_a_reason() -> None:
+    looked = asyncio.run(NoProbes("switched off").lock_stacks("chat", (), 2.0))
+    assert looked == Looked((), "switched off")
+
+
+STACK = LockStack(engine="chat", tgid=1, tid=2, address=3, pc=4, sp=5, registers={}, stack=b"")
+
+
+def closed(engine: str = "chat", set_: str = "lock_stacks", reason: str = "") -> WindowClosed:
+    return WindowClosed(set=set_, engine=engine, open_s=2.0, hits=3, stolen_s=0.0, reason=reason)
+
+
+def test_a_window_has_the_stacks_of_its_engine_up_to_its_end() -> None:
+    async def story() -> list[Looked]:
+        windows, sent = LockWindows(), list[OpenWindow]()
+        looks = [asyncio.create_task(windows.look(sent.append, engine, ((1, 3),), 2.0)) for engine in ("chat", "other", "chat")]
+        await asyncio.sleep(0)
+        assert [(each.set, each.engine, each.seconds, each.locks) for each in sent] == [
+            ("lock_stacks", "chat", 2.0, ((1, 3),)), ("lock_stacks", "other", 2.0, ((1, 3),)),
+        ]  # fmt: skip
+        windows.take([Report(period_s=1.0, lock_stacks=(STACK,)), closed(set_="gc"), closed("nobody")])
+        windows.take([Report(period_s=1.0, lock_stacks=(STACK,)), closed(), closed("other", reason="took too much")])
+        windows.take([Report(period_s=1.0, lock_stacks=(STACK,)), closed()])
+        return list(await asyncio.gather(*looks))
+
+    first, other, second = asyncio.run(story())
+    assert first == Looked((STACK, STACK))
+    assert other == Looked((), "took too much")
+    assert second == Looked((), "a window on its locks is open already")
+
+
+def test_a_child_that_goes_takes_its_windows_with_it() -> None:
+    def gone(_: OpenWindow) -> None:
+        raise ChildError("the child is gone")
+
+    async def story() -> tuple[Looked, Looked, Looked]:
+        windows = LockWindows()
+        refused = await windows.look(gone, "chat", (), 2.0)
+        look = asyncio.create_task(windows.look(lambda _: None, "chat", (), 2.0))
+        await asyncio.sleep(0)
+        windows.fail("it ended")
+        failed = await look
+        again = asyncio.create_task(windows.look(lambda _: None, "chat", (), 2.0))
+        await asyncio.sleep(0)
+        windows.take([closed()])
+        return refused, failed, await again
+
+    assert asyncio.run(story()) == (Looked((), "the child is gone"), Looked((), "it ended"), Looked(()))
+
+
+def test_what_is_odd_about_one_engine_ends_nothing(stuck: Address) -> None:
+    """A look that fails in a way that nobody foresaw is logged, and the next engine has its own."""
+
+    tried: list[str] = []
+
+    async def fails(engine: str, locks: Sequence[Address], seconds: float) -> Looked:
+        if engine == "odd":
+            tried.append(engine)
+            raise RuntimeError("unforeseen")
+        return Looked((), "done")
+
+    async def story() -> None:
+        evidence = NativeEvidence(fails, 300.0, lambda: 0.0)
+        work = asyncio.create_task(evidence.run())
+        evidence.follow({"odd"}, lambda _: (stuck,), 0.0)
+        await until(lambda: tried)
+        evidence.follow({"odd", "chat"}, lambda _: (stuck,), 1.0)
+        await until(lambda: evidence.problems("chat"))
+        work.cancel()
+
+    asyncio.run(story())
