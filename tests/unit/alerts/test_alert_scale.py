@@ -1,0 +1,116 @@
+"""Rules at another pace, and at another address of runbooks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aie_alerts
+from aie_alerts.scale import duration_s, milliseconds, scaled, shown
+from tests.fakes.alert_files import RULE_FILES
+
+DURATION = re.compile(r"(?:\[|offset )((?:\d+(?:ms|[ywdhms]))+)")
+
+
+@given(st.integers(min_value=1, max_value=10**12))
+def test_durations_are_read_back(total_ms: int) -> None:
+    assert milliseconds(shown(total_ms)) == total_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0), ("0s", 0), ("250ms", 0.25), ("1h30m", 5400), ("3d", 259200), ("1w", 604800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "1.5h", "5 m", "-5m"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="no duration"):
+        milliseconds(text)
+
+
+def test_each_place_of_a_duration() -> None:
+    rules = """
+# rate over [5m], for: 5m
+  - name: a
+    interval: 30s
+    rules:
+      - alert: B
+        expr: rate(x_total{le="5m"}[5m]) > 3600 and max_over_time(y[1h:1m] offset 2h) > 60 or z[90s:]
+        for: 10m
+        keep_firing_for: 0s
+        annotations:
+          description: for 10m it was so
+"""
+    assert (
+        scaled(rules, 60)
+        == """
+# rate over [5m], for: 5m
+  - name: a
+    interval: 500ms
+    rules:
+      - alert: B
+        expr: rate(x_total{le="5m"}[5s]) > 3600 and max_over_time(y[1m:1s] offset 2m) > 60 or z[1s500ms:]
+        for: 10s
+        keep_firing_for: 0s
+        annotations:
+          description: for 10m it was so
+"""
+    )
+
+
+@pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
+def test_every_duration_of_every_rule_is_scaled(path: Path) -> None:
+    text = path.read_text()
+    before, after = (list(_durations(each)) for each in (text, scaled(text, 60)))
+    assert len(before) == len(after) > 0
+    assert after == [(where, seconds / 60) for where, seconds in before]
+
+
+def _durations(text: str) -> list[tuple[str, float]]:
+    found = []
+    for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]:
+        found += [("interval", duration_s(group["interval"]))] if "interval" in group else []
+        for rule in group["rules"]:
+            found += [(key, duration_s(rule[key])) for key in ("for", "keep_firing_for") if key in rule]
+            found += [("expr", duration_s(each)) for each in DURATION.findall(rule["expr"])]
+    return found
+
+
+def test_nothing_is_shorter_than_prometheus_can_tell() -> None:
+    assert scaled("    for: 1s\n    interval: 0s\n", 1e9) == "    for: 1ms\n    interval: 0s\n"
+
+
+@pytest.mark.parametrize("by", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_scale_that_is_none(by: float) -> None:
+    with pytest.raises(ValueError, match="time scale"):
+        scaled("", by)
+
+
+def test_runbooks_at_another_address() -> None:
+    files = aie_alerts.files("https://wiki.example/aie/")
+    urls = [
+        rule["annotations"]["runbook_url"]
+        for path, text in files.items()
+        if path.parts[0] == aie_alerts.RULES
+        for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    assert urls
+    for url in urls:
+        name = url.removeprefix("https://wiki.example/aie/").removesuffix(".md")
+        assert name == "{{ $labels.cause }}" or name in aie_alerts.pages()
+
+
+def test_pages_lead_to_pages_beside_them() -> None:
+    for path, text in aie_alerts.files().items():
+        if path.parts[0] == aie_alerts.RUNBOOKS and path.name.startswith("Aie"):
+            for link in re.findall(r"\]\(([^)]+)\)", text):
+                assert link.removesuffix(".md") in aie_alerts.pages()
