@@ -24,6 +24,8 @@ class Situation(StrEnum):
 
     PLAIN = "plain"
     """An agent that reads an engine's page: no hooks, no probes, no GPU."""
+    OTHERS = "others"
+    """An agent that reads pages of engines that are not ours: vLLM, SGLang, TGI, llama.cpp."""
     NO_GPU = "no-gpu"
     """The same, of what says that there is no GPU."""
     HOOKS = "hooks"

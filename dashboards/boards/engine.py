@@ -186,6 +186,8 @@ _LIMITS: Final = Row(
             "Do running requests lose their cache to others, and begin again?",
             "short",
             Query(p.total("aie_engine_preemptions_total", _E, p.MODEL), p.OF_ENGINE),
+            situation=Situation.OTHERS,
+            empty="this engine never preempts, or its page does not tell",
             runbooks=("kv_preemption",),
         ),
         lines(
