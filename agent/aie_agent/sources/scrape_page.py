@@ -5,6 +5,7 @@ This reads pages in aie's own names. Those of other engines come here too, once 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -93,19 +94,20 @@ def read_page(page: Page, engine: str) -> Reading:
 def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | None:
     """Adds one line to what is taken, or says why not."""
     family = _family(sample.name)
-    kind = _declared(page, family.name)
-    le = next((value for name, value in sample.tags if name == "le"), None) if family.part == "_bucket" else None
-    if length(sample.name, sample.tags) > MAX_TEXT:
+    try:
+        place = _place(sample.name, sample.tags, page.kinds.get(family.name), engine)
+    except _TooLongError:
         return Reason.SERIES_TOO_LONG
-    labels = {name: value for name, value in sample.tags if le is None or name != "le"} | {"engine": engine}
-    reason = _refusal(family, kind, labels)
-    if reason is not None:
-        return reason
-    key = (family.name, tuple(sorted(labels.items())))
+    if isinstance(place, Reason):
+        return place
+    key = place.key
     if key not in taken.scalars and key not in taken.histograms and len(taken.scalars) + len(taken.histograms) >= MAX_SERIES:
         return "series_limit"
     if family.part:
-        _add_part(taken.histograms.setdefault(key, _Parts()), family.part, le, sample.value)
+        parts = taken.histograms.get(key)
+        if parts is None:
+            parts = taken.histograms[key] = _Parts()
+        _add_part(parts, family.part, place.bound, sample.value)
     elif key in taken.scalars:
         return "duplicate"
     elif not math.isfinite(sample.value):
@@ -113,8 +115,31 @@ def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | N
     elif sample.value < 0 and family.name not in _ANY_SIGN:
         return "negative"
     else:
-        taken.scalars[key] = _point(sample, key)
+        taken.scalars[key] = Point(family.name, CATALOGUE[family.name].kind, key[1], sample.value)
     return None
+
+
+class _Place(NamedTuple):
+    """Where the value of a line goes: its series, and of a bucket the bound."""
+
+    key: tuple[str, Tags]
+    bound: float
+
+
+class _TooLongError(Exception):
+    """Raised, so that it is not remembered: such a line may be a page of its own."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(name: str, tags: Tags, declared: str | None, engine: str) -> _Place | Reason:
+    """Where a line goes that the page declares so, or why nowhere: the same on every page. Raises _TooLongError."""
+    if length(name, tags) > MAX_TEXT:
+        raise _TooLongError
+    family = _family(name)
+    le = next((value for label, value in tags if label == "le"), None) if family.part == "_bucket" else None
+    labels = {label: value for label, value in tags if le is None or label != "le"} | {"engine": engine}
+    reason = _refusal(family, _declared(declared, family.name), labels)
+    return _Place((family.name, tuple(sorted(labels.items()))), _bound(le)) if reason is None else reason
 
 
 def length(name: str, tags: Tags) -> int:
@@ -133,9 +158,8 @@ def _family(name: str) -> _Family:
     return _Family(name, "")
 
 
-def _declared(page: Page, name: str) -> Kind | None:
+def _declared(declared: str | None, name: str) -> Kind | None:
     """The kind that the page's TYPE line gives; None for one that we do not have. A page without TYPE lines is taken as meant."""
-    declared = page.kinds.get(name)
     if declared is None or declared in ("untyped", "unknown"):
         metric = CATALOGUE.get(name)
         return None if metric is None else metric.kind
@@ -152,12 +176,7 @@ def _refusal(family: _Family, kind: Kind | None, labels: dict[str, str]) -> Reas
     return reason
 
 
-def _point(sample: PageSample, key: tuple[str, Tags]) -> Point:
-    name, tags = key
-    return Point(name, CATALOGUE[name].kind, tags, sample.value)
-
-
-def _add_part(parts: _Parts, part: str, le: str | None, value: float) -> None:
+def _add_part(parts: _Parts, part: str, bound: float, value: float) -> None:
     if part == "_sum":
         parts.twice |= parts.total is not None
         parts.total = value
@@ -165,7 +184,6 @@ def _add_part(parts: _Parts, part: str, le: str | None, value: float) -> None:
         parts.twice |= parts.count is not None
         parts.count = value
     else:
-        bound = _bound(le)
         parts.twice |= bound in parts.buckets
         if len(parts.buckets) <= MAX_BUCKETS:
             parts.buckets[bound] = value
