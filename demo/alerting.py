@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import aie_alerts
-from aie_alerts.scale import scaled
-
 from demo.monitoring import Alertmanager, Job, Prometheus, alertmanager, prometheus
 
 INTERVAL_S: Final = 1.0
@@ -27,13 +25,14 @@ class Alerting(NamedTuple):
 def alerting(directory: Path, jobs: Sequence[Job], time_scale: float) -> Iterator[Alerting]:
     """The two, ready, until the context is left. Durations of rules are divided by `time_scale`, thresholds are as shipped. What
     they keep is in `directory`. Raises MonitoringError."""
-    rules = directory / "rules"
-    rules.mkdir(parents=True, exist_ok=True)
-    for file in aie_alerts.rule_files():
-        (rules / file.name).write_text(scaled(file.read_text(encoding="utf-8"), time_scale), encoding="utf-8")
+    for name, text in aie_alerts.files(time_scale=time_scale).items():
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    rules = sorted((directory / aie_alerts.RULES).iterdir())
     with contextlib.ExitStack() as stack:
-        manager = stack.enter_context(alertmanager(directory / "alertmanager", aie_alerts.ALERTMANAGER))
+        manager = stack.enter_context(alertmanager(directory / "alertmanager", directory / aie_alerts.ALERTMANAGER))
         server = stack.enter_context(
-            prometheus(directory / "prometheus", jobs, rules=sorted(rules.iterdir()), alertmanager=manager, interval_s=INTERVAL_S)
+            prometheus(directory / "prometheus", jobs, rules=rules, alertmanager=manager, interval_s=INTERVAL_S)
         )
         yield Alerting(server, manager)

@@ -129,6 +129,8 @@ def prometheus(
         f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--enable-feature=exemplar-storage",
+        # What fires before Alertmanager is discovered, seconds after the start, is dropped; by default it comes again in a minute.
+        f"--rules.alert.resend-delay={pace}",
         "--log.level=warn",
     )
     with _running("prometheus", arguments, directory / "prometheus.log", f"http://127.0.0.1:{port}") as process:
