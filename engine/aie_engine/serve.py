@@ -90,8 +90,9 @@ def _emitter(config: EngineConfig) -> Emitter:
         raise StartError(f"--statsd or --name: {error}") from error
 
 
-def _probe(config: EngineConfig, emitter: Emitter, metrics: EngineMetrics) -> MemoryProbe | None:
-    """None where the operator did not ask for it. Raises StartError for metrics that go where there is no agent's file."""
+def memory_probe(config: EngineConfig, emitter: Emitter, metrics: EngineMetrics) -> MemoryProbe | None:
+    """What gives back retained memory when the agent asks; None where the operator did not want that. Raises StartError for metrics
+    that go where there is no agent's file."""
     if config.memory_probe_s is None:
         return None
 
@@ -131,7 +132,7 @@ class _Process:
             exemplars=exemplars,
         )
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)
-        self._probe = _probe(config, emitter, self._metrics)
+        self._probe = memory_probe(config, emitter, self._metrics)
         self._serving = Serving(config, self._metrics)
         self._signalled = asyncio.Event()
         self.thread = ModelThread(lambda: build_model(config, self._metrics, self._hand_out, emitter))
