@@ -1,4 +1,8 @@
-"""What is wrong with GPUs, as problems: a line for all of a host that have the same, until a finding tells it."""
+"""What is wrong with GPUs, as problems: a line for all of a host that have the same, where no finding tells it.
+
+Findings begin after some seconds, by when what comes and goes is over. So a line of our own waits for longer than any of them: it
+is for agents that do not have the cause.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ _ABOUT_GPUS: Final = re.compile(r"(?i)(simulated )?gpus?[ :]?\d")
 _RUN: Final = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?")
 # A finding about many GPUs may name each of them, and each has a line of its own here.
 _MOST_REASONS: Final = 4
+FINDING_BEGINS_S: Final = 10.0
+"""By then the agent has told of it, or never will."""
 
 
 _Member = tuple[Gpu, Condition]
@@ -28,7 +34,7 @@ def gpu_problems(snapshot: Snapshot) -> Iterator[ProblemRow]:
     recent = recent_xids(snapshot)
     for gpu in snapshot.gpus:
         for one in conditions(gpu, recent.get(gpu.index)):
-            if one.severity is not None and not _is_told(one.cause, gpu, told):
+            if one.severity is not None and not _is_told(one.cause, gpu, told) and not _is_young(one, snapshot.time_s):
                 groups.setdefault((one.severity, one.words), []).append((gpu, one))
     for (severity, words), members in groups.items():
         yield ProblemRow(
@@ -40,6 +46,10 @@ def gpu_problems(snapshot: Snapshot) -> Iterator[ProblemRow]:
             why=tuple(_why(members, snapshot.time_s)),
             advice=members[0][1].do,
         )
+
+
+def _is_young(one: Condition, now_s: float) -> bool:
+    return one.time_s is not None and 0.0 <= now_s - one.time_s < FINDING_BEGINS_S
 
 
 def recent_xids(snapshot: Snapshot) -> dict[int, dict[str, Event]]:

@@ -9,7 +9,7 @@ from aie_telemetry.api import Engine, Severity, Snapshot, Source
 from aie_top import format as fmt
 from aie_top.events import event_rows
 from aie_top.finding_rows import RANK, finding_rows, told
-from aie_top.gpu_problems import gpu_problems
+from aie_top.gpu_problems import FINDING_BEGINS_S, gpu_problems
 from aie_top.rows import AgentState, ProblemRow
 
 OLD_NEWS_S: Final = 600.0
@@ -62,7 +62,10 @@ def _of_one(snapshot: Snapshot) -> Iterator[ProblemRow]:
     yield from (_engine_unseen(engine, host) for engine in snapshot.engines if engine.state != "down" and _unseen(engine))
     lost = {engine.name: engine for engine in snapshot.engines if engine.state == "down"}
     ended = told(snapshot, "engine_down", "oom_killed")
-    yield from (_engine_down(engine, host, snapshot.time_s) for engine in lost.values() if engine.name not in ended)
+    for engine in lost.values():
+        age_s = _age(engine.down_since_s, snapshot.time_s)
+        if engine.name not in ended and (age_s is None or age_s >= FINDING_BEGINS_S):  # until then the agent may tell of it
+            yield _engine_down(engine, host, snapshot.time_s)
     # That the page of an engine that is down, or hangs, does not answer is no second problem.
     explained = {f"scrape:{name}" for name in (*lost, *hung_engines(snapshot))}
     blind = told(snapshot, "agent_blind")

@@ -13,7 +13,7 @@ from aie_telemetry.api import Gpu, GpuFault, Snapshot
 from aie_top import format as fmt
 from aie_top import gpu_words
 from aie_top.columns.gpus import heat_text
-from aie_top.gpu_problems import gpu_problems
+from aie_top.gpu_problems import FINDING_BEGINS_S, gpu_problems
 from aie_top.gpu_state import conditions, is_wrong
 from aie_top.model import build_frame
 from aie_top.report import render, report_lines
@@ -129,10 +129,17 @@ def test_since_when_is_said_of_what_holds_and_how_long_ago_of_what_happened() ->
 
 
 def test_of_several_the_line_has_the_oldest_and_each_its_own_age() -> None:
-    rows = [gpus.throttled(at, clock_events_since_s={"hw_thermal": fake.TIME_S - age_s}) for at, age_s in ((0, 3_000.0), (1, 5.0))]
+    rows = [gpus.throttled(at, clock_events_since_s={"hw_thermal": fake.TIME_S - age_s}) for at, age_s in ((0, 3_000.0), (1, 15.0))]
     (row,) = problems_of(*rows)
     assert row.age_s == 3_000.0
-    assert [why.rpartition(", ")[2] for why in row.why] == ["for 50 min", "for 5 s"]
+    assert [why.rpartition(", ")[2] for why in row.why] == ["for 50 min", "for 15 s"]
+
+
+def test_what_has_just_begun_is_left_to_the_agent() -> None:
+    """Its findings begin after some seconds. One that has none by then does not have the cause."""
+    for age_s, lines in ((0.0, 0), (FINDING_BEGINS_S - 0.1, 0), (FINDING_BEGINS_S, 1), (3_000.0, 1)):
+        row = gpus.throttled(0, clock_events_since_s={"hw_thermal": fake.TIME_S - age_s})
+        assert len(problems_of(row)) == lines
 
 
 def test_a_clock_that_is_behind_is_now_and_what_is_not_known_is_not_said() -> None:

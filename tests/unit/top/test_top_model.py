@@ -65,6 +65,12 @@ def test_an_engine_that_is_down_is_a_problem_without_any_finding() -> None:
     assert "an hour" in problem.advice
 
 
+def test_an_engine_that_has_just_gone_down_is_left_to_the_agent() -> None:
+    for age_s, lines in ((0.0, 0), (9.9, 0), (10.0, 1)):
+        llama = fake.engine("llama", state="down", down_since_s=fake.TIME_S - age_s)
+        assert len(frame(state(fake.snapshot(engines=(llama,)))).problems) == lines
+
+
 @pytest.mark.parametrize(
     ("running_at_end", "severities"),
     [
@@ -76,7 +82,7 @@ def test_an_engine_that_is_down_is_a_problem_without_any_finding() -> None:
 )
 def test_an_engine_that_is_down_is_as_bad_as_what_it_lost(running_at_end: float | None, severities: list[str]) -> None:
     found = []
-    for age_s in (1, 239, 241, 600):
+    for age_s in (11, 239, 241, 600):
         llama = fake.engine("llama", state="down", down_since_s=fake.TIME_S - age_s, running_at_end=running_at_end)
         (problem,) = frame(state(fake.snapshot(engines=(llama,)))).problems
         found.append(problem.severity)
