@@ -11,7 +11,7 @@ from fakes import agent_gpus
 from fakes.agent_gpus import MHZ, gpu, process
 from fakes.cause_world import BEGIN_S, CauseWorld
 
-from aie_agent.analysis.causes import OF_SUBJECTS
+from aie_agent.analysis.causes import EXPLAINS, OF_SUBJECTS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import ProcessState
 from aie_agent.analysis.gpu_causes.clocks import gpu_clocks, gpu_power_cap
@@ -135,6 +135,32 @@ class TestXids:
         (found,) = world.subjects(gpu_xids)
         assert (found.cause, found.severity, found.advice) == (f"gpu_xid_{known.blame}", known.severity, known.action)
         assert known.blame in XID_FAMILIES
+
+    @pytest.mark.parametrize("family", [each for each in XID_FAMILIES if each != "unknown"])
+    def test_each_family_is_told_of_the_gpu_that_has_it_and_of_no_other(self, family: str) -> None:
+        own = next(each for each in XIDS if each.blame == family)
+        world = CauseWorld(gpus=[gpu(0), gpu(1)])
+        world.live(1, xid(own.number, 5, 2, gpu_name="1"))
+        (found,) = world.subjects(gpu_xids)
+        assert causes([found]) == [(f"gpu_xid_{family}", "gpu1", own.severity)]
+        assert found.summary == f"GPU 1: XID {own.number}: {own.meaning}"
+        assert found.evidence[0].text == f"XID {own.number} came 2 times since the agent started (limit 0)"
+
+    @pytest.mark.parametrize("family", XID_FAMILIES)
+    def test_no_family_is_told_of_what_is_another_ones_is_old_or_was_before(self, family: str) -> None:
+        world = CauseWorld(gpus=[gpu(0)])
+        own = [each.number for each in XIDS if each.blame == family] or [999]
+        others = [each.number for each in XIDS if each.blame != family]
+        rows = [xid(number, 700, 1) for number in own[:1]] + [xid(number, 5, 0) for number in own[1:]]
+        world.live(1, {key: value for row in (*rows, *(xid(number, 5, 1) for number in others)) for key, value in row.items()})
+        told = {each.cause for each in world.subjects(gpu_xids)}
+        assert f"gpu_xid_{family}" not in told
+        assert len(told) == len({each.blame for each in XIDS} - {family})
+
+    @pytest.mark.parametrize("family", ["gpu", "driver", "link", "memory", "report", "application"])
+    def test_what_an_engine_suffers_from_is_explained_by_what_breaks_a_gpu_and_by_nothing_milder(self, family: str) -> None:
+        explained = EXPLAINS.get(f"gpu_xid_{family}", frozenset())
+        assert bool(explained & {"engine_hung", "engine_down"}) == (family not in ("report", "application"))
 
     def test_what_is_old_or_of_before_is_no_news(self) -> None:
         world = CauseWorld(gpus=[gpu(0)])
