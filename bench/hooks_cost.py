@@ -28,6 +28,7 @@ from aie_hooks import (
     AllocatorStats,
     Emitter,
     LogitsHooks,
+    MemoryProbe,
     ModuleHooks,
     RequestHooks,
     annotate,
@@ -35,6 +36,7 @@ from aie_hooks import (
     span_tracer,
     token_stats,
 )
+from aie_hooks.process_memory import malloc_bytes, python_blocks
 from aie_telemetry.api import Event
 
 RUNS = 15
@@ -247,7 +249,10 @@ def of_the_rest(bench: Bench) -> Iterator[Cost]:
     hook = AllocatorHook(bench.emitter, lambda: AllocatorStats("cuda0", 1, 2, 3, 4, 5, 6, 7, 8))
     yield bench.calls("annotate, no tool attached", marked, SAMPLED_OUT_US)
     yield bench.calls("oom_forensics, nothing failed", guarded, SAMPLED_OUT_US)
+    probe = MemoryProbe(bench.emitter)
     yield bench.sent("allocator.report, eight numbers", hook.report, None, calls=CALLS // 20)
+    yield bench.calls("of it once a second: malloc and Python", lambda: (malloc_bytes(), python_blocks()), None, calls=CALLS // 100)
+    yield bench.calls("probe.look, nobody asks", probe.look, None, calls=CALLS // 20)
 
 
 GROUPS = (of_handles, of_requests, of_logits, of_modules, of_the_rest)

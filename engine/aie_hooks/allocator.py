@@ -52,7 +52,7 @@ _COUNTERS: Final = {"retries": "aie_engine_allocator_retries_total", "ooms": "ai
 
 
 PROCESS_PERIOD_S: Final = 1.0
-"""What the process says of malloc and Python is read no more often: some 0.1 ms for each million of Python objects."""
+"""What malloc and Python hold is read no more often: some 0.1 ms for each million of Python objects."""
 
 
 class AllocatorHook:
