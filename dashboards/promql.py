@@ -55,6 +55,11 @@ def share(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
+def among(expr: str, labels: str, condition: str) -> str:
+    """Those of which a condition holds about the same labels: so a second column of a table has the rows of the first."""
+    return f"{expr} and on (job, {labels}) ({condition})"
+
+
 def top(number: int, expr: str) -> str:
     """The largest, in order. For what is now: over time each moment has others."""
     return f"sort_desc(topk({number}, {expr}))"

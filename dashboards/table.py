@@ -143,8 +143,6 @@ HEALTHY: Final = (Step(None, "green"), Step(1, "red"))
 """Of a number of things that are wrong: none is well."""
 NOTABLE: Final = (Step(None, "green"), Step(1, "orange"))
 """The same, of what can wait."""
-FULL: Final = (Step(None, "green"), Step(0.9, "orange"), Step(0.97, "red"))
-"""Of a share of memory that cannot be stretched."""
 
 
 def lines(title: str, question: str, unit: str, *queries: Query, **more: object) -> Panel:
@@ -175,7 +173,8 @@ def timeline(title: str, question: str, query: Query, words: tuple[tuple[str, Wo
     return Panel(title, question, "none", (query,), kind=Kind.TIMELINE, words=words, **size)  # type: ignore[arg-type]
 
 
-def text(title: str, question: str, markdown: str, **more: object) -> Panel:
-    """Words, where numbers would mislead."""
-    size: dict[str, object] = {"width": 24, "height": 3, **more}
-    return Panel(title, question, "none", (), kind=Kind.TEXT, text=markdown, **size)  # type: ignore[arg-type]
+def nothing_here(*reasons: str) -> Row:
+    """At the end of a board that needs more than an engine's page: why it may be empty, and what to do."""
+    markdown = "\n".join(f"* {reason}" for reason in reasons)
+    panel = Panel("Why something is not seen", "What does it take?", "none", (), Kind.TEXT, width=24, height=5, text=markdown)
+    return Row("Nothing to see?", (panel,), folded=True)

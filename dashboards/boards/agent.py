@@ -11,6 +11,7 @@ _I: Final = "instance"
 _PROBED: Final = "needs eBPF on that host: `aie-agent check` says what is missing"
 _P: Final = Situation.PROBES
 _BLIND: Final = ("agent_blind",)
+_FAILS: Final = f"{p.by('instance, source', p.of('aie_agent_source_up'), 'max')} == 0"
 
 _ANSWER: Final = Row(
     "",
@@ -53,8 +54,8 @@ _ANSWER: Final = Row(
         table(
             "Which sources fail",
             "What can be seen on which host no more? `aie-agent check` there says why, and what to do.",
-            Query(f"{p.by('instance, source', p.of('aie_agent_source_up'), 'max')} == 0"),
-            Query(p.by("instance, source", p.rate("aie_agent_source_failures_total"))),
+            Query(_FAILS),
+            Query(p.among(p.by("instance, source", p.rate("aie_agent_source_failures_total")), "instance, source", _FAILS)),
             columns=(
                 Column("source", "source"),
                 Column("Value #A", "state", width=110, words=(("0", Word("fails", "red")),)),
@@ -66,6 +67,7 @@ _ANSWER: Final = Row(
             ascending=True,
             situation=Situation.FAULTS,
             empty="all sources work",
+            trouble=True,
             height=7,
         ),
     ),

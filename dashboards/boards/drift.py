@@ -6,13 +6,14 @@ from typing import Final
 
 from dashboards import promql as p
 from dashboards.boards.engine import percentiles
-from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step, Word, lines, stat, table, timeline
+from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step, Word, lines, nothing_here, stat, table, timeline
 
 _OF: Final = "instance, engine, model, statistic"
 _NAME: Final = "{{statistic}}: {{engine}} {{model}} ({{instance}})"
 _HOOKED: Final = "needs aie_hooks' LogitsHooks in the engine, and a reference of its model: docs/drift.md"
 _RUNBOOKS: Final = ("output_drift", "input_drift", "output_collapse")
 _ALARM: Final = (("0", Word("as in the reference", "green")), ("1", Word("alarm", "red")))
+_COUNTS: Final = f"{p.by(_OF, p.of('aie_drift_consecutive_windows', p.MODEL), 'max')} > 0"
 _H: Final = Situation.HOOKS
 
 _ANSWER: Final = Row(
@@ -77,9 +78,9 @@ _ANSWER: Final = Row(
         table(
             "What has changed",
             "Which statistic is how far from its reference?",
-            Query(f"{p.by(_OF, p.of('aie_drift_consecutive_windows', p.MODEL), 'max')} > 0"),
-            Query(p.by(_OF, p.of("aie_drift_distance_ratio", p.MODEL), "max")),
-            Query(p.by(_OF, p.of("aie_drift_threshold_ratio", p.MODEL), "max")),
+            Query(_COUNTS),
+            Query(p.among(p.by(_OF, p.of("aie_drift_distance_ratio", p.MODEL), "max"), _OF, _COUNTS)),
+            Query(p.among(p.by(_OF, p.of("aie_drift_threshold_ratio", p.MODEL), "max"), _OF, _COUNTS)),
             columns=(
                 Column(
                     "Value #A",
@@ -98,6 +99,7 @@ _ANSWER: Final = Row(
             sort="windows in a row",
             situation=_H,
             empty="nothing has changed",
+            trouble=True,
             height=7,
         ),
         timeline(
@@ -235,11 +237,18 @@ _VALUES: Final = Row(
     ),
 )
 
+_NOTHING: Final = nothing_here(
+    "Drift needs `LogitsHooks` of `aie_hooks` in the engine, which send a few numbers of sampled answers; and a reference, which is"
+    " recorded while all is well.",
+    "`docs/instrument-your-engine.md` shows the first, `docs/drift.md` the second: `aie-agent baseline build`.",
+    "Answers are compared by the hundred: with little traffic, or few of them sampled, the first window takes a while.",
+)
+
 DRIFT: Final = Board(
     "drift",
     "aie / Drift",
     "Has what a model says, or what it is asked, changed?",
     ("job", "instance", "engine", "model"),
-    (_ANSWER, _DISTANCE, _VALUES),
+    (_ANSWER, _DISTANCE, _VALUES, _NOTHING),
     range="now-6h",
 )

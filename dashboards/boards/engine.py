@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
-from dashboards.table import FULL, Board, Kind, Panel, Query, Row, Situation, Step, Word, lines, stat
+from dashboards.table import Board, Kind, Panel, Query, Row, Situation, Step, Word, lines, stat
 
 _E: Final = "instance, engine"
 PERCENTILES: Final = ((0.5, "p50", "blue"), (0.95, "p95", "purple"), (0.99, "p99", "orange"))
@@ -78,7 +78,6 @@ _ANSWER: Final = Row(
             "Is there room for more requests?",
             "percentunit",
             Query(p.by("", p.of("aie_engine_kv_usage_ratio", p.MODEL), "max"), "{{job}}"),
-            steps=FULL,
         ),
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
-from dashboards.table import FULL, NOTABLE, Board, Column, Panel, Query, Row, Situation, Word, lines, stat, table, timeline
+from dashboards.boards.gpus import NOTHING_HERE
+from dashboards.table import NOTABLE, Board, Column, Panel, Query, Row, Situation, Word, lines, stat, table, timeline
 
 _G: Final = "instance, gpu"
 _S: Final = Situation.GPUS
@@ -37,7 +38,6 @@ _ANSWER: Final = Row(
             "Is it full? Engines that take all of it at their start stay there.",
             "percentunit",
             p.by(_G, p.share(p.of("aie_gpu_memory_used_bytes", p.GPU), p.of("aie_gpu_memory_total_bytes", p.GPU)), "max"),
-            steps=FULL,
         ),
         _now("Temperature", "How hot is it?", "celsius", _max("aie_gpu_temperature_celsius", 'sensor="gpu"')),
         _now("Power", "How much does it draw?", "watt", _max("aie_gpu_power_watts")),
@@ -322,5 +322,5 @@ GPU: Final = Board(
     "aie / One GPU",
     "What does this GPU do, what holds it back, and is it broken?",
     ("job", "instance", "one_gpu"),
-    (_ANSWER, _WORK, _HELD_BACK, _HEALTH, _MIG),
+    (_ANSWER, _WORK, _HELD_BACK, _HEALTH, _MIG, NOTHING_HERE),
 )

@@ -5,7 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
-from dashboards.table import HEALTHY, NOTABLE, Board, Column, Query, Row, Situation, Step, Word, lines, stat, table, timeline
+from dashboards.table import (
+    HEALTHY,
+    NOTABLE,
+    Board,
+    Column,
+    Query,
+    Row,
+    Situation,
+    Step,
+    Word,
+    lines,
+    nothing_here,
+    stat,
+    table,
+    timeline,
+)
 
 _G: Final = "instance, gpu"
 _NONE: Final = "no agent here sees a GPU; `aie-agent check` says why"
@@ -311,10 +326,16 @@ _NO_GPU: Final = Row(
     folded=True,
 )
 
+NOTHING_HERE: Final = nothing_here(
+    "GPUs are read through NVML, which comes with NVIDIA's driver: in a container its `libnvidia-ml.so.1` must be visible.",
+    "`aie-agent check` on the host says what was looked for. GPUs of other makers are not seen.",
+    "How much of a GPU worked (multiprocessors, tensor cores, memory bandwidth) is told by Hopper and later GPUs only.",
+)
+
 GPUS: Final = Board(
     "gpus",
     "aie / GPUs",
     "Which GPUs are gone, broken, hot, slow or full?",
     ("job", "instance", "gpu"),
-    (_ANSWER, _WRONG, _WORK, _NO_GPU),
+    (_ANSWER, _WRONG, _WORK, _NO_GPU, NOTHING_HERE),
 )

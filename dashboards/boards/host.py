@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
-from dashboards.table import FULL, HEALTHY, Board, Query, Row, Situation, Step, lines, stat
+from dashboards.table import HEALTHY, Board, Query, Row, Situation, Step, lines, nothing_here, stat
 
 _E: Final = "instance, engine"
 _PROBED: Final = "needs eBPF on that host: `aie-agent check` says what is missing"
 _P: Final = Situation.PROBES
 _NO_PROCESS: Final = "no engine's process is known"
+VERY_LOW_MEMORY: Final = 0.02
+LOW_MEMORY: Final = 0.05
+STOLEN: Final = 0.1
+THROTTLED: Final = 0.25
+"""Shares from which on the agent finds something wrong, too."""
 _CPU: Final = ("cpu_starved", "cpu_steal")
 
 
@@ -27,14 +32,13 @@ _ANSWER: Final = Row(
             "Is there a host without CPU to spare?",
             "percentunit",
             Query(p.by("", _cpu("user|nice|system|irq|softirq|steal"), "max"), "{{job}}"),
-            steps=FULL,
         ),
         stat(
             "Stolen, worst host",
             "Does the hypervisor give this CPU to others?",
             "percentunit",
             Query(p.by("", _cpu("steal"), "max"), "{{job}}"),
-            steps=(Step(None, "green"), Step(0.1, "orange")),
+            steps=(Step(None, "green"), Step(STOLEN, "orange")),
         ),
         stat(
             "Memory available, least",
@@ -43,7 +47,7 @@ _ANSWER: Final = Row(
             Query(
                 p.by("", p.share(p.of("aie_host_memory_available_bytes"), p.of("aie_host_memory_total_bytes")), "min"), "{{job}}"
             ),
-            steps=(Step(None, "red"), Step(0.05, "orange"), Step(0.1, "green")),
+            steps=(Step(None, "red"), Step(VERY_LOW_MEMORY, "orange"), Step(LOW_MEMORY, "green")),
         ),
         stat(
             "Swap traffic",
@@ -133,6 +137,7 @@ _WAITS: Final = Row(
                 p.OF_ENGINE,
             ),
             most=1,
+            steps=(Step(None, "transparent"), Step(THROTTLED, "red")),
             situation=Situation.NOT_HERE,
             why="needs a control group with a quota around the engine, which a test without root cannot make",
             empty="no quota is set",
@@ -264,10 +269,16 @@ _HOST: Final = Row(
     ),
 )
 
+_NOTHING: Final = nothing_here(
+    "Waits, CUDA calls and disks are seen by eBPF: root, or the capabilities BPF, PERFMON and SYS_PTRACE, BCC, and kernel headers.",
+    "`aie-agent check` on the host says which of them is missing, and `docs/ebpf.md` what is seen by which probes.",
+    "CPU and memory of an engine need its process: found by itself, by `aie_hooks`, or by `pid_file` in the agent's configuration.",
+)
+
 HOST: Final = Board(
     "host",
     "aie / Host and waits",
     "What do the engines wait for, and what does the host give them?",
     ("job", "instance", "engine"),
-    (_ANSWER, _WAITS, _HOST, _CUDA),
+    (_ANSWER, _WAITS, _HOST, _CUDA, _NOTHING),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
-from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step, Word, lines, stat, table, timeline
+from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step, Word, lines, nothing_here, stat, table, timeline
 
 LEAK_STATES: Final = (("0", Word("no leak", "green")), ("1", Word("suspect", "orange")), ("2", Word("leak", "red")))
 _DEVICE: Final = "instance, engine, device"
 _LINE: Final = f"{_DEVICE}, line"
 _OF_DEVICE: Final = "{{engine}} {{device}} ({{instance}})"
+_RISES: Final = f"{p.by(_LINE, p.of('aie_leak_state', p.ENGINE), 'max')} > 0"
 _LEAK: Final = ("memory_leak",)
 _NO_ALLOCATOR: Final = "needs aie_hooks' AllocatorHook, or an engine whose page tells it"
 _LONG_ENOUGH: Final = "no line of memory was followed for long enough, which takes 70 minutes of requests"
@@ -72,9 +73,9 @@ _ANSWER: Final = Row(
         ),
         table(
             "What leaks",
-            "Which line of memory rises, how fast, and for how long does memory last?",
-            Query(p.by(_LINE, f"{p.of('aie_leak_state', p.ENGINE)} > 0", "max")),
-            Query(p.by(_LINE, p.of("aie_leak_rate_bytes_per_second", p.ENGINE), "max")),
+            "Which line of memory rises as a leak does, whose, and how fast?",
+            Query(_RISES),
+            Query(p.among(p.by(_LINE, p.of("aie_leak_rate_bytes_per_second", p.ENGINE), "max"), _LINE, _RISES)),
             columns=(
                 Column("Value #A", "verdict", width=110, words=LEAK_STATES),
                 Column("engine", "engine"),
@@ -268,11 +269,17 @@ _HOST: Final = Row(
     ),
 )
 
+_NOTHING: Final = nothing_here(
+    "Verdicts take 70 minutes of requests, and a leak is told after a day: `docs/leaks.md` has the rules.",
+    "What the allocator knows comes from `AllocatorHook` of `aie_hooks`, or from the engine's page, where that tells it.",
+    "What was asked of CUDA's driver is seen by eBPF: `aie-agent check` says what is missing.",
+)
+
 MEMORY: Final = Board(
     "memory",
     "aie / Memory and leaks",
     "Is memory lost, by whom, and for how long does it last?",
     ("job", "instance", "engine"),
-    (_ANSWER, _LINES, _HOST, _DRIVER),
+    (_ANSWER, _LINES, _HOST, _DRIVER, _NOTHING),
     range="now-24h",
 )

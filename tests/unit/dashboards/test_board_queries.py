@@ -8,9 +8,10 @@ from typing import Any, Final
 import promql_parser as promql
 import pytest
 
+from aie_agent.analysis.host_causes import cpu, memory
 from aie_telemetry.catalogue import CATALOGUE, Kind, Metric
 from dashboards import promql as forms
-from dashboards.boards import BOARDS
+from dashboards.boards import BOARDS, host
 from dashboards.boards.slo import burn, good
 from dashboards.objectives import OBJECTIVES
 from dashboards.table import Situation
@@ -249,12 +250,18 @@ def test_day_one_needs_nothing_but_a_page() -> None:
         assert len(plain) >= least * len(found.panels), name
 
 
+def test_thresholds_are_those_of_the_agent() -> None:
+    assert (host.VERY_LOW_MEMORY, host.LOW_MEMORY) == (memory.VERY_LOW_SHARE, memory.LOW_SHARE)
+    assert (host.STOLEN, host.THROTTLED) == (cpu.STEAL_SHARE, cpu.THROTTLED_SHARE)
+
+
 def test_forms() -> None:
     assert forms.by("", "x") == "sum by (job) (x)"
     assert forms.by("engine", "x", "max") == "max by (job, engine) (x)"
     assert forms.share("a", "b") == "a / (b > 0)"
     assert forms.of("m", forms.JOB) == 'm{job=~"$job"}'
     assert forms.top(3, "x") == "sort_desc(topk(3, x))"
+    assert forms.among("a", "engine", "b > 0") == "a and on (job, engine) (b > 0)"
     assert forms.bottom(3, "x") == "sort(bottomk(3, x))"
     assert forms.quantile(0.5, "h", "engine", forms.JOB) == (
         'histogram_quantile(0.5, sum by (job, engine, le) (rate(h_bucket{job=~"$job"}[$__rate_interval])))'
