@@ -19,7 +19,7 @@ from aie_engine.response_cache import CacheStats, ResponseCache
 from aie_engine.scheduler import StepResult
 from aie_engine.stages import StageTimes
 from aie_hooks.allocator import AllocatorStats
-from aie_hooks.canary import DEFAULT_NAME, Canary
+from aie_hooks.canary import ALONE_NOISE_NATS, DEFAULT_NAME, Canary
 from aie_hooks.logits import LogitsHooks
 from aie_hooks.oom import PoolState
 from aie_hooks.requests import RequestHooks
@@ -225,6 +225,7 @@ class EngineMetrics:
             outcome = "nonfinite"
         elif logprob is not None:
             self._set("aie_engine_canary_logprob_nats", logprob, DEFAULT_NAME)
+        self._set("aie_engine_canary_noise_nats", ALONE_NOISE_NATS, DEFAULT_NAME)
         self._registry.value("aie_engine_canary_runs_total", *self._labels, DEFAULT_NAME, outcome).add(1)
         if self._canary is None:
             return

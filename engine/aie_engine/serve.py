@@ -23,7 +23,7 @@ from aie_engine.server import application
 from aie_engine.serving import Model, Phase, Serving
 from aie_engine.tracing import otlp_provider, request_tracer
 from aie_hooks.allocator import AllocatorHook
-from aie_hooks.canary import Canary
+from aie_hooks.canary import ALONE_NOISE_NATS, Canary
 from aie_hooks.emitter import Emitter
 from aie_hooks.logits import LogitsHooks
 from aie_hooks.memory_probe import MemoryProbe
@@ -121,7 +121,7 @@ class _Process:
         self._listener = listener
         share = config.sample_outputs
         logits = LogitsHooks(emitter, model=config.model_name, rate=share) if share else None
-        canary = None if config.canary_every_s is None else Canary(emitter, model=config.model_name)
+        canary = None if config.canary_every_s is None else Canary(emitter, model=config.model_name, noise_nats=ALONE_NOISE_NATS)
         self._metrics = EngineMetrics(
             config.name,
             config.model_name,

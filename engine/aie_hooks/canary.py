@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME: Final = "default"
 
+SHARED_NOISE_NATS: Final = 0.25
+"""In a batch with others, computed in bfloat16: two of its steps at logits of 16 to 32."""
+
+ALONE_NOISE_NATS: Final = 0.02
+"""Alone in a step: nothing moves it, and this is for a library or a driver that sums in another order."""
+
 OUTCOMES: Final = ("ok", "nonfinite", "failed", "skipped")
 """How a run of a canary ends."""
 
@@ -28,8 +34,12 @@ OUTCOMES: Final = ("ok", "nonfinite", "failed", "skipped")
 class Canary:
     """For one engine, model and prompt; make one at start. No call raises. To be called by one thread at a time."""
 
-    def __init__(self, emitter: Emitter, *, model: str, name: str = DEFAULT_NAME) -> None:
-        """`name` tells several prompts apart; the agent learns the level of each by itself. Raises ValueError as handles do."""
+    def __init__(self, emitter: Emitter, *, model: str, name: str = DEFAULT_NAME, noise_nats: float = SHARED_NOISE_NATS) -> None:
+        """`name` tells several prompts apart; the agent learns the level of each by itself. `noise_nats` is how far what else is in
+        its batch may move the log-probability: what is less apart counts as the same. Say `ALONE_NOISE_NATS` where the canary is
+        computed in a step of its own, alike each time. Raises ValueError as handles do."""
+        self._noise = emitter.gauge("aie_engine_canary_noise_nats", model=model, canary=name)
+        self._noise.set(noise_nats)
         self._logprob = emitter.gauge("aie_engine_canary_logprob_nats", model=model, canary=name)
         self._runs = {
             outcome: emitter.counter("aie_engine_canary_runs_total", model=model, canary=name, outcome=outcome)

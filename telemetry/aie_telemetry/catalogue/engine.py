@@ -91,6 +91,7 @@ ENGINE_METRICS: Final[tuple[Metric, ...]] = (
                "Natural logarithm of one answer's length in tokens: one observation a sampled request.", NATS_BUCKETS),
     gauge("aie_engine_canary_logprob_nats", "nats", (*_ENGINE, "canary"),
            "Log-probability of one fixed token after one fixed prompt, at the last run of the canary; no client's request, and in no other metric."),
+    gauge("aie_engine_canary_noise_nats", "nats", (*_ENGINE, "canary"), "How far what else is in its batch may move that log-probability, as whoever computes it says: what is less apart counts as the same."),
     counter("aie_engine_canary_runs_total", "runs", (*_ENGINE, "canary", "outcome"),
              "Runs of the canary: ok, nonfinite (its log-probability is no number), failed, or skipped (no place for it when it was due)."),
     gauge("aie_engine_activation_mean", "1", (*_ENGINE, "layer"), "Mean of a watched layer's output in its last sampled step. Only where ModuleHooks watch a model made of torch modules, which the reference engine's is not."),

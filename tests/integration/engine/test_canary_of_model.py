@@ -9,11 +9,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, CanaryWatch, floor_nats
+from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, CanaryWatch
 from aie_engine.canary import Prompt
 from aie_engine.loading import LoadedModel
 from aie_engine.plan import Chunk, SamplingParams
 from aie_engine.runner import Runner
+from aie_hooks.canary import ALONE_NOISE_NATS
 from aie_hooks.logits import token_stats
 
 pytestmark = pytest.mark.model
@@ -67,7 +68,7 @@ def model(loaded: LoadedModel) -> Model:
 @pytest.fixture
 def watch(model: Model) -> CanaryWatch:
     """That has learnt what the model gives."""
-    watch = CanaryWatch(0.0, floor_nats("float32"))
+    watch = CanaryWatch(0.0, ALONE_NOISE_NATS)
     level = model.alone()
     for _ in range(LEARNT):
         watch.take(level, 0.0)
@@ -80,7 +81,7 @@ def test_alone_it_gives_the_same_to_the_last_bit(model: Model) -> None:
 
 def test_other_batches_are_no_other_model(model: Model, watch: CanaryWatch) -> None:
     apart = [abs(model.in_a_batch() - (watch.level or 0.0)) for _ in range(8)]
-    assert max(apart) < (watch.limit or 0.0) / 20, "float32 leaves room for what a batch does to the last bits"
+    assert max(apart) < (watch.limit or 0.0) / 20, "a batch does less to the last bits than is allowed for"
 
 
 @pytest.mark.parametrize("layer", [0, 15, 29])

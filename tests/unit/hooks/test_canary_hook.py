@@ -27,7 +27,10 @@ def test_a_report_is_a_level_and_a_run(receiver: UnixReceiver, socket_path: Path
     canary.report(-4.25)
     emitter.flush()
     samples = receiver.samples()
-    assert {tuple(sorted(tags)): value for (name, tags), value in levels(samples).items() if "canary" in name} == {OWN: -4.25}
+    assert {tuple(sorted(tags)): value for (name, tags), value in levels(samples).items() if name.endswith("logprob_nats")} == {
+        OWN: -4.25
+    }
+    assert [value for (name, _), value in levels(samples).items() if name.endswith("noise_nats")] == [0.25]
     assert _runs(receiver, samples) == {"ok": 1.0}
 
 
@@ -40,5 +43,5 @@ def test_what_is_no_number_is_a_run_without_a_level(receiver: UnixReceiver, sock
     canary.skipped()
     emitter.flush()
     samples = receiver.samples()
-    assert not [name for name, _ in levels(samples) if "canary" in name]
+    assert not [name for name, _ in levels(samples) if name.endswith("logprob_nats")]
     assert _runs(receiver, samples) == {"nonfinite": 1.0, "failed": 1.0, "skipped": 1.0}

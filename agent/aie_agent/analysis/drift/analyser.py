@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from aie_agent.analysis.drift.canaries import Canaries, version_of
+from aie_agent.analysis.drift.canaries import Canaries, revision_of
 from aie_agent.analysis.drift.measures import points_of
 from aie_agent.analysis.drift.nan_signs import HookCounts, NanSigns
 from aie_agent.analysis.drift.reference import Reference
@@ -154,7 +154,7 @@ class DriftAnalyser:
 
     def _stream_of(self, key: _Key, view: View, now_s: float) -> EngineStream | None:
         """The stream of an engine and model, or None where no reference fits it."""
-        revision = version_of(view, *key, now_s).revision
+        revision = revision_of(view, *key, now_s)
         stream = self._streams.get(key)
         if stream is not None and not (revision and stream.revision and revision != stream.revision):
             stream.revision = revision or stream.revision

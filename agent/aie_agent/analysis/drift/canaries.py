@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from aie_agent.analysis.drift.canary import CanaryWatch, Key, floor_nats
+from aie_agent.analysis.drift.canary import FLOOR_NATS, CanaryWatch, Key
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
 from aie_telemetry.catalogue import Kind
@@ -18,13 +18,6 @@ SILENT_S: Final = 3600.0
 """Of a canary that ran last so long ago nothing is said any more."""
 
 _TOLD: Final = ("ok", "nonfinite")  # outcomes that say something of the model
-
-
-class Version(NamedTuple):
-    """Of the model that an engine says it serves, and the type that it computes in; empty where it does not say."""
-
-    revision: str = ""
-    dtype: str = ""
 
 
 class Canaries:
@@ -52,15 +45,18 @@ class Canaries:
                     self._take(key, outcome, view, now_s)
 
     def _take(self, key: Key, outcome: str, view: View, now_s: float) -> None:
-        level = view.store.current("aie_engine_canary_logprob_nats", now_s, engine=key.engine, model=key.model, canary=key.canary)
-        value = math.nan if outcome == "nonfinite" else level
+        def told(metric: str) -> float | None:
+            return view.store.current(metric, now_s, engine=key.engine, model=key.model, canary=key.canary)
+
+        value = math.nan if outcome == "nonfinite" else told("aie_engine_canary_logprob_nats")
         if value is None:
             return
-        version = version_of(view, key.engine, key.model, now_s)
+        revision = revision_of(view, key.engine, key.model, now_s)
         known = self._revisions.get(key, "")
-        if key not in self._watches or (known and version.revision and known != version.revision):
-            self._watches[key] = CanaryWatch(now_s, floor_nats(version.dtype))
-        self._revisions[key] = version.revision or known
+        if key not in self._watches or (known and revision and known != revision):
+            noise = told("aie_engine_canary_noise_nats")
+            self._watches[key] = CanaryWatch(now_s, FLOOR_NATS if noise is None else abs(noise))
+        self._revisions[key] = revision or known
         self._watches[key].take(value, now_s)
 
     def current(self, engine: str, model: str, now_s: float) -> dict[str, CanaryWatch]:
@@ -111,10 +107,9 @@ class Canaries:
         self._watches, self._revisions = watches, revisions
 
 
-def version_of(view: View, engine: str, model: str, now_s: float) -> Version:
-    """What the engine says of the model that it serves now."""
+def revision_of(view: View, engine: str, model: str, now_s: float) -> str:
+    """Of the model that the engine says it serves; empty where it does not say."""
     said = view.store.scalars("aie_engine_info", engine=engine, model=model)
     current = [series for series in said if series.valid_until_s >= now_s]
     newest = max(current, key=lambda series: series.last_time_s, default=None)
-    tags = {} if newest is None else dict(newest.tags)
-    return Version(tags.get("revision", ""), tags.get("dtype", ""))
+    return "" if newest is None else dict(newest.tags).get("revision", "")

@@ -7,7 +7,7 @@ runs: the level is their median, and what is no further from it than `MARGIN` ti
 
 False alarms, where runs vary independently as the learnt ones did: one in 1e9 runs for normal noise, one in 3e6 for Student's t
 with three degrees of freedom, whose tails are far heavier (`make bench-drift`); at one run a minute that is six years. Noise that
-comes in spells longer than the learning (a batch size that only the evening has) is what the floors are for: what is less apart
+comes in spells longer than the learning (a batch size that only the evening has) is what the floor is for: what is less apart
 than that counts as the same, however alike the learnt runs were.
 """
 
@@ -29,12 +29,8 @@ CONSECUTIVE_RUNS: Final = 3
 
 MARGIN: Final = 3.0
 
-FLOORS_NATS: Final = {"float32": 0.02}
-"""By the type that an engine computes in. One layer of SmolLM2 scaled by 1.05 moves its canary by 0.06 to 0.2; other batches move
-it by nothing that float32 shows."""
-
 FLOOR_NATS: Final = 0.25
-"""Of other types, and where it is not known: two steps of bfloat16 at logits of 16 to 32, which another batch may make."""
+"""Where whoever computes the canary does not say how far its batch may move it: two steps of bfloat16 at logits of 16 to 32."""
 
 WIDEST_NATS: Final = 1.0
 """Of the limit. A canary whose runs vary by a third of it says nothing: it is learnt anew."""
@@ -46,11 +42,6 @@ class Key(NamedTuple):
     engine: str
     model: str
     canary: str
-
-
-def floor_nats(dtype: str) -> float:
-    """What is less apart counts as the same, for an engine that computes in this type."""
-    return FLOORS_NATS.get(dtype, FLOOR_NATS)
 
 
 class CanaryWatch:
