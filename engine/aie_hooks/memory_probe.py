@@ -159,12 +159,14 @@ class MemoryProbe:
         return not is_patient or self._is_idle()
 
     def _answer(self, request: ProbeRequest) -> bool:
-        self._answered = request.id
         self._next_s = self._clock() + self._every_s
         device, before = self._numbers()
         steps = [self._done(name) for name in STEPS]
         _log.info("memory probe, as the agent asked: %s", _summary(before, steps))
-        return self._emitter.event(self._event(request, device, before, steps))
+        is_sent = self._emitter.event(self._event(request, device, before, steps))
+        if is_sent:  # else the next time that it may
+            self._answered = request.id
+        return is_sent
 
     def _done(self, name: str) -> _Step:
         """Does one step; how long it took is how long the engine was held up by it, at most."""

@@ -81,8 +81,8 @@ class Asked:
 
     def __init__(self, receiver: UnixReceiver, socket_path: Path) -> None:
         self.receiver, self.file = receiver, socket_path.with_name(REQUESTS_NAME)
-        self.emitter = manual_emitter(f"unix://{socket_path}")
         self.clock, self.wall_s = Clock(), 1_000_000.0
+        self.emitter = manual_emitter(f"unix://{socket_path}", clock=self.clock)
 
     def probe(self, **more: Any) -> MemoryProbe:
         return MemoryProbe(self.emitter, clock=self.clock, wall_clock=lambda: self.wall_s, **more)
@@ -162,6 +162,18 @@ def test_a_request_is_answered_once_and_no_sooner_than_the_last_allows(asked: As
     asked.clock.now_s += 2.0
     assert [probe.look(), probe.look()] == [True, False]
     assert [event.details["id"] for event in asked.events()] == ["1", "2"]
+
+
+def test_an_answer_that_was_lost_is_given_again_when_its_time_comes(asked: Asked) -> None:
+    probe = asked.probe(every_s=600.0)
+    asked.ask()
+    asked.receiver.close()
+    assert not probe.look()
+    asked.receiver = UnixReceiver(asked.file.with_name("statsd.sock"))
+    assert not probe.look(), "no sooner than the last allows"
+    asked.clock.now_s += 601.0
+    assert probe.look()
+    assert asked.event().details["id"] == "1"
 
 
 def test_what_is_asked_of_others_or_has_expired_is_passed_over(asked: Asked) -> None:
