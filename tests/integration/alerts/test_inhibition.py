@@ -1,0 +1,141 @@
+"""Alertmanager's configuration in a real Alertmanager: which alert silences which, and who hears of it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+import aie_alerts
+from demo.monitoring import Alertmanager, MonitoringError, alertmanager
+from tests.fakes.alert_files import ALERT_RULES, NAMES
+
+CONFIG: Final = Path(aie_alerts.__file__).parent / aie_alerts.ALERTMANAGER
+DEADLINE_S: Final = 30.0
+Labels = Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
+    try:
+        with alertmanager(tmp_path_factory.mktemp("alertmanager"), CONFIG) as running:
+            yield running
+    except MonitoringError as error:
+        if "is missing" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+def alert(name: str, severity: str, component: str = "engine", **more: str) -> Labels:
+    return {"alertname": name, "severity": severity, "component": component, "job": "aie", **more}
+
+
+E1: Final = {"instance": "a:9465", "engine": "llama"}
+E2: Final = {"instance": "a:9465", "engine": "qwen"}
+G0: Final = {"instance": "a:9465", "gpu": "0", "component": "gpu"}
+G1: Final = {"instance": "a:9465", "gpu": "1", "component": "gpu"}
+
+CASES: Final[dict[str, tuple[Labels, Labels, Labels]]] = {
+    "the same, less severe": (
+        alert("AieMemoryFullSoon", "critical", device="cuda0", **E1),
+        alert("AieMemoryFullSoon", "warning", device="cuda0", **E1),
+        alert("AieMemoryFullSoon", "warning", device="cuda1", **E1),
+    ),
+    "an engine that is gone": (
+        alert("AieEngineDown", "critical", subject="llama", cause="engine_down", **E1),
+        alert("AieEngineErrors", "warning", subject="llama", cause="error_rate", **E1),
+        alert("AieEngineErrors", "warning", subject="qwen", cause="error_rate", **E2),
+    ),
+    "an engine that hangs": (
+        alert("AieEngineHung", "critical", subject="llama", cause="engine_hung", **E1),
+        alert("AieEngineStalled", "warning", model="m", **E1),
+        alert("AieEngineStalled", "warning", model="m", **E2),
+    ),
+    "a verdict before numbers": (
+        alert("AieMemoryLeak", "warning", "memory", subject="llama", cause="memory_leak", **E1),
+        alert("AieMemoryGrows", "warning", "memory", device="cpu", **E1),
+        alert("AieMemoryFullSoon", "warning", "memory", device="cpu", **E1),
+    ),
+    "a lost GPU": (
+        alert("AieGpuLost", "critical", reason="lost", **G0),
+        alert("AieGpuXidLink", "critical", xid="79", **G0),
+        alert("AieGpuXidLink", "critical", xid="79", **G1),
+    ),
+    "information beside a warning": (
+        alert("AieQueueSaturated", "warning", subject="llama", cause="queue_saturation", **E1),
+        alert("AieDriftNotWatched", "info", "drift", model="m", **E1),
+        alert("AieDriftNotWatched", "info", "drift", model="m", **E2),
+    ),
+    "an agent that is down": (
+        alert("AieAgentDown", "warning", "agent", instance="a:9465"),
+        alert("AieGpuOrphans", "warning", **G0),
+        alert("AieSloTtft", "critical", "slo", engine="llama", model="m", slo="ttft", window="1h"),
+    ),
+    "no agent at all": (
+        alert("AieAgentAbsent", "critical", "agent"),
+        alert("AieAgentDown", "warning", "agent", instance="b:9465"),
+        alert("AieWatchdog", "info", "alerting"),
+    ),
+}
+"""A source, what it silences, and what is so near that it might and must not."""
+
+
+def send(manager: Alertmanager, alerts: Sequence[Labels]) -> None:
+    body = json.dumps([{"labels": each} for each in alerts]).encode()
+    request = urllib.request.Request(f"{manager.url}/api/v2/alerts", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10.0):
+        pass
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_silences_what(manager: Alertmanager, case: str) -> None:
+    """Each case has a job of its own, so that it sees only its own alerts."""
+    source, target, bystander = ({**each, "job": case} for each in CASES[case])
+    send(manager, [source, target, bystander])
+    found = wait_for_suppressed(manager, case)
+    assert found[target["alertname"], tuple(sorted(target.items()))] == "suppressed"
+    for each in (source, bystander):
+        assert found[each["alertname"], tuple(sorted(each.items()))] != "suppressed", each["alertname"]
+
+
+def wait_for_suppressed(manager: Alertmanager, job: str) -> dict[tuple[str, Any], str]:
+    """The state of each alert of a job, once one of them is silenced."""
+    until = time.monotonic() + DEADLINE_S
+    while True:
+        found = {
+            (each["labels"]["alertname"], tuple(sorted(each["labels"].items()))): each["status"]["state"]
+            for each in manager.alerts(active=False)
+            if each["labels"]["job"] == job
+        }
+        if "suppressed" in found.values() or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+def test_rules_of_inhibition_name_alerts_and_labels_that_exist() -> None:
+    table = yaml.safe_load(CONFIG.read_text())
+    labels = {"alertname", "severity", "component", "job", "instance", "engine", "model", "device", "gpu", "subject", "cause"}
+    for rule in table["inhibit_rules"]:
+        assert set(rule.get("equal", ())) <= labels | {"slo", "reason", "xid"}
+        for text in (*rule["source_matchers"], *rule["target_matchers"]):
+            label, _, value = text.split(" ", 2)
+            assert label in labels
+            if label == "alertname":
+                named = value.strip('"').split("|")
+                assert all(name in NAMES or ".+" in name or "(" in name or ")" in name or name.isalpha() for name in named)
+                plain = [name for name in named if name.startswith("Aie") and name.isalnum() and "(" not in value]
+                assert set(plain) <= set(NAMES)
+
+
+def test_every_severity_has_a_receiver() -> None:
+    table = yaml.safe_load(CONFIG.read_text())
+    receivers = {each["name"] for each in table["receivers"]}
+    assert {route["receiver"] for route in table["route"]["routes"]} | {table["route"]["receiver"]} == receivers
+    severities = {rule.table["labels"]["severity"] for rule in ALERT_RULES if "{{" not in rule.table["labels"]["severity"]}
+    assert severities == {"critical", "warning", "info"}

@@ -1,0 +1,116 @@
+"""The rules before a real promtool: they are valid at every pace, and behave as their tests say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aie_alerts.scale import scaled
+from aie_telemetry.xids import XIDS
+from tests.fakes.alert_files import ALERT_RULES, RULE_FILES, TEST_FILES
+
+UNKNOWN_XID = 999
+GPU_RULES = next(path for path in RULE_FILES if path.stem == "gpu")
+
+
+def run(*arguments: object) -> None:
+    """promtool, which must find nothing wrong."""
+    done = subprocess.run([str(each) for each in arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_are_valid(promtool: str, tmp_path: Path) -> None:
+    at_other_paces = []
+    for by in (60, 100_000):
+        for path in RULE_FILES:
+            copy = tmp_path / f"{path.stem}-{by}.yaml"
+            copy.write_text(scaled(path.read_text(), by))
+            at_other_paces.append(copy)
+    run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *RULE_FILES)
+    run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *at_other_paces)
+
+
+def as_test(rules: list[Path], series: list[str], query: str, samples: dict[str, float]) -> dict[str, Any]:
+    """A test of promtool (JSON is YAML): series that begin to be 1 after 12 minutes, and what a query says 3 minutes later."""
+    return {
+        "rule_files": [str(path) for path in rules],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": each, "values": "0x11 1x10"} for each in series],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": "15m",
+                        "exp_samples": [{"labels": key, "value": value} for key, value in samples.items()],
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def of_xids() -> dict[str, Any]:
+    """Each number of the catalogue, and one that it does not have: the alert of its family, with its severity."""
+    known = {xid.number: (f"AieGpuXid{xid.blame.capitalize()}", xid.severity) for xid in XIDS}
+    expected = known | {UNKNOWN_XID: ("AieGpuXidUnknown", "warning")}
+    return as_test(
+        [GPU_RULES],
+        [f'aie_gpu_xid_errors_total{{job="aie", instance="host", gpu="0", xid="{number}"}}' for number in expected],
+        'count by (alertname, severity, xid) (ALERTS{alertname=~"AieGpuXid.+", alertstate="firing"})',
+        {f'{{alertname="{name}", severity="{severity}", xid="{number}"}}': 1 for number, (name, severity) in expected.items()},
+    )
+
+
+def of_findings() -> dict[str, Any]:
+    """Each cause that an alert names, at each severity: information is no alert, and the rest keeps its severity."""
+
+    def expected() -> Iterator[tuple[str, str]]:
+        for rule in ALERT_RULES:
+            if rule.table["labels"]["severity"] == "{{ $labels.severity }}":
+                causes = rule.table["expr"].partition("cause=")[2].lstrip("~").split('"')[1]
+                yield from ((rule.name, cause) for cause in causes.split("|"))
+
+    named = list(expected())
+    assert named
+    return as_test(
+        list(RULE_FILES),
+        [
+            f'aie_finding{{job="aie", instance="host", cause="{cause}", severity="{severity}", subject="x"}}'
+            for _, cause in named
+            for severity in ("info", "warning", "critical")
+        ],
+        'count by (alertname, cause, severity) (ALERTS{cause!="", alertstate="firing"})',
+        {
+            f'{{alertname="{name}", cause="{cause}", severity="{severity}"}}': 1
+            for name, cause in named
+            for severity in ("warning", "critical")
+        },
+    )
+
+
+def test_alerts_behave_as_their_tests_say(promtool: str, tmp_path: Path) -> None:
+    """One process for all: what it costs is mostly its start. Two files are made of tables."""
+    made = {"xids": of_xids(), "findings": of_findings()}
+    for name, content in made.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    run(promtool, "test", "rules", *TEST_FILES, *(tmp_path / f"{name}.json" for name in made))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("[10m]) > 0", "[10m]) > 5"), ("[10m]", "[1h]"), ("add_memory", "add_disk"), ("for: 0s", "for: 1h")]
+)
+def test_tests_of_promtool_see_a_broken_rule(promtool: str, tmp_path: Path, old: str, new: str) -> None:
+    rules, tests = (next(path for path in paths if path.stem == "host").read_text() for paths in (RULE_FILES, TEST_FILES))
+    assert old in rules
+    (tmp_path / "rules.yaml").write_text(rules.replace(old, new))
+    (tmp_path / "tests.yaml").write_text(tests.replace("../aie_alerts/rules/host.yaml", "rules.yaml"))
+    done = subprocess.run([promtool, "test", "rules", str(tmp_path / "tests.yaml")], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "AieHostOomKill" in done.stdout + done.stderr
