@@ -86,6 +86,54 @@ def test_other_prompts_that_nobody_sent_before_are_no_alarm(tokens: float) -> No
     assert f"prompts have {tokens:.0f} tokens on average" in finding.evidence[2].text
 
 
+def test_a_batch_beside_the_usual_traffic_is_no_alarm() -> None:
+    """Four times as many lookups, and as many hits as before: nothing that was found is lost."""
+    world = CacheWorld()
+    world.cached(300, 5.0, 0.6)
+    told = [each for each in world.cached(600, 20.0, 0.15) if each]
+    assert len(told) > 500
+    assert {each.severity for each in told} == {"info"}
+    assert "as often a second as before" in told[-1].evidence[-1].text
+
+
+def _night(world: CacheWorld) -> set[str]:
+    """A time in which nothing is found instead of the usual traffic, and what is said of it."""
+    return {each.severity for each in world.cached(200, 5.0, 0.0) if each}
+
+
+def _usual_until(world: CacheWorld, time_s: float) -> None:
+    """All is as usual for hours, of which the analyser keeps the last half hour; and it is restarted meanwhile."""
+    state = json.loads(json.dumps(world.analyser.dump()))
+    state["caches"] = [["e", "response cache", [[50.0, 30.0, 0.0, 0.0, 0.0]] * 180]]
+    world.analyser = CacheAnalyser()
+    world.analyser.restore(state, time_s)
+    world.now_s = time_s
+    world.cached(20, 5.0, 0.6)
+
+
+def test_a_batch_each_night_warns_the_first_night_only() -> None:
+    world = CacheWorld()
+    world.cached(200, 5.0, 0.6)
+    told = []
+    for late_s in (0, 600, -900):
+        _usual_until(world, world.now_s + 86_400 - 220 + late_s)
+        told.append(_night(world))
+    assert told == [{"info", "warning"}, {"info"}, {"info"}]
+    finding = world.look()
+    assert finding is not None
+    assert "at this time of the day yesterday" in finding.evidence[-1].text
+
+
+@pytest.mark.parametrize("after_s", [4 * 3600.0, 86_400.0 + 2 * 3600.0, 16 * 86_400.0])
+def test_what_falls_at_another_time_or_after_a_fortnight_is_an_alarm(after_s: float) -> None:
+    world = CacheWorld()
+    world.cached(200, 5.0, 0.6)
+    begin_s = world.now_s
+    assert "warning" in _night(world)
+    _usual_until(world, begin_s + after_s)
+    assert "warning" in _night(world)
+
+
 def test_it_is_told_for_as_long_as_the_time_before_is_remembered() -> None:
     world = CacheWorld()
     world.cached(900, 5.0, 0.6)

@@ -39,6 +39,7 @@ FIGURES = {
         f"{cache.BEFORE_LEAST * cache.BLOCK_S:g} s",
         f"for the first {cache.HELD_S:g} s",
         f"{cache.MIX:g} times as long",
+        f"at least {cache.STILL:.0%} as often a second",
     ),
     "client_flood": (
         f"At least {outcomes.LEAST} requests",

@@ -11,10 +11,15 @@ It is information until it has been so for `HELD_S`: traffic that changes for a 
 mix of requests changed as well: prompts that are computed are `MIX` times as long on average as before, or as much shorter (tokens
 looked up in the prefix cache, by requests that got a first token; not known of engines without a prefix cache).
 
-When it is wrong: where traffic itself changed for longer, and its prompts are about as long (a nightly batch of prompts nobody sent
-before, a cache emptied on purpose), the hit rate fell, and nothing is broken: one warning for each such batch. Under independent
-requests the false-alarm rate is below 1e-4 a look; what traffic does, it does not cover. Tokens of one prompt hit together, so of
-the prefix cache a prompt counts once, at `TOKENS_A_PROMPT` tokens.
+It stays information, too, where as much is found a second as before (`STILL`): then more is asked, a batch beside the usual
+traffic, and the cache works; and where it was so at the same time of an earlier day (`cache_watch` remembers a fortnight): a batch
+each night.
+
+When it is wrong: where traffic itself changed for longer, its prompts are about as long, and the usual traffic ended (a batch of
+prompts nobody sent before, a cache emptied on purpose), the hit rate fell, and nothing is broken: one warning, and for a nightly
+batch the first night only. What breaks at the very time of day of such a batch is information. Under independent requests the
+false-alarm rate is below 1e-4 a look; what traffic does, it does not cover. Tokens of one prompt hit together, so of the prefix
+cache a prompt counts once, at `TOKENS_A_PROMPT` tokens.
 """
 
 from __future__ import annotations
@@ -37,6 +42,8 @@ CHANCE: Final = 1e-4
 TOKENS_A_PROMPT: Final = 512.0
 HELD_S: Final = 120.0
 MIX: Final = 1.5
+STILL: Final = 0.7
+"""Of the hits a second that there were before: so many that the usual traffic finds what it found."""
 MIX_LEAST: Final = 10.0
 """So many prompts on each side tell how long they are."""
 
@@ -86,12 +93,14 @@ class Block(NamedTuple):
 
 
 class Collapse(NamedTuple):
-    """The lookups before and since, and for how many of the newest blocks. `is_off` is whether none is made any more."""
+    """The lookups before and since, and for how many of the newest blocks. `is_off` is whether none is made any more;
+    `blocks_before` are those before in which anything was looked up."""
 
     before: Block
     since: Block
     blocks: int
     is_off: bool
+    blocks_before: int
 
 
 def collapse(blocks: Sequence[Block], together: float) -> Collapse | None:
@@ -104,7 +113,8 @@ def collapse(blocks: Sequence[Block], together: float) -> Collapse | None:
                 pooled = _pooled(before)
                 guessed = [_guessed(block, pooled) for block in since]
                 if _fell(before, guessed, together):
-                    return Collapse(pooled, _pooled(guessed), newest, not any(block.queries for block in since))
+                    is_off = not any(block.queries for block in since)
+                    return Collapse(pooled, _pooled(guessed), newest, is_off, len(before))
     return None
 
 
@@ -169,14 +179,30 @@ def _of_mix(fell: Collapse) -> Iterator[Evidence]:
         yield Evidence(text=text, metric=PREFIX_QUERIES)
 
 
-def _severity(fell: Collapse) -> Severity:
+def still(fell: Collapse) -> float:
+    """How many hits a second there are, as a multiple of what there were before."""
+    return (fell.since.hits / fell.blocks) / (fell.before.hits / fell.blocks_before)
+
+
+def _severity(fell: Collapse, days_ago: int | None) -> Severity:
     ratio = mix(fell)
     is_other = ratio is not None and not 1 / MIX <= ratio <= MIX
-    return "info" if is_other or fell.blocks * BLOCK_S < HELD_S else "warning"
+    is_passing = is_other or still(fell) >= STILL or days_ago is not None
+    return "info" if is_passing or fell.blocks * BLOCK_S < HELD_S else "warning"
 
 
-def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float) -> Finding:
-    """`cache_hit_collapse`, told of what the rule found."""
+def _of_harmless(fell: Collapse, days_ago: int | None, cache: Cache) -> Iterator[Evidence]:
+    if still(fell) >= STILL:
+        text = f"it hits {still(fell):.0%} as often a second as before (limit {STILL:.0%}): more is asked, not less found"
+        yield Evidence(text=text, metric=cache.hits)
+    if days_ago is not None:
+        when = "yesterday" if days_ago == 1 else f"{days_ago} days ago"
+        yield Evidence(text=f"it fell at this time of the day {when} as well, and came back", metric=cache.hits)
+
+
+def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float, days_ago: int | None = None) -> Finding:
+    """`cache_hit_collapse`, told of what the rule found. `days_ago` is when it was so at the same time of the day, None if
+    never."""
     lasted_s = fell.blocks * BLOCK_S
     before, since = (block.hits / block.queries for block in (fell.before, fell.since))
     was = f"of what was looked up in its {cache.name}"
@@ -189,7 +215,7 @@ def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float) -> Findi
     return Finding(
         cause=CAUSE,
         subject=engine,
-        severity=_severity(fell),
+        severity=_severity(fell, days_ago),
         since_s=now_s - lasted_s,
         summary=f"engine {engine}: {now}, and hit {before:.0%} before",
         evidence=(
@@ -198,6 +224,7 @@ def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float) -> Findi
                 text=f"{fell.before.queries:.0f} lookups before that, {fell.before.hits:.0f} of them hits", metric=cache.queries
             ),
             *_of_mix(fell),
+            *_of_harmless(fell, days_ago, cache),
         ),
         advice=cache.advice,
     )

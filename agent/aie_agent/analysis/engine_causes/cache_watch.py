@@ -2,7 +2,8 @@
 
 A cache is cold after its engine was started: for `WARM_UP_S` after its counters began anew nothing is said of few hits, and what
 was before stays the measure, over a restart of the agent as well. After half an hour the time before is forgotten, and a finding
-ends although the cache may still not hit: the hit rate itself stays on the boards.
+ends although the cache may still not hit: the hit rate itself stays on the boards. When it fell is remembered for a fortnight: what
+falls each night at about one time is a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, LOW, PREFIX_QUERIES, Block, Cache, collapse, finding_of
+from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, HELD_S, LOW, PREFIX_QUERIES, Block, Cache, collapse, finding_of
 from aie_agent.analysis.engine_causes.readings import REQUESTS, TTFT, observed, risen
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
@@ -20,6 +21,10 @@ from aie_telemetry.api import Finding
 
 BLOCKS: Final = 180
 WARM_UP_S: Final = 300.0
+DAY_S: Final = 86400.0
+ABOUT_S: Final = 1800.0
+"""So much earlier or later is the same time of the day, and the same fall."""
+_DAYS: Final = 14
 
 _Key = tuple[str, str]  # engine, cache
 
@@ -32,6 +37,7 @@ class CacheAnalyser:
     def __init__(self) -> None:
         self._blocks: dict[_Key, deque[Block]] = {}
         self._warm_s: dict[_Key, float] = {}
+        self._fell_s: dict[_Key, deque[float]] = {}
         self._block_s = 0.0
         self._found: list[Finding] = []
 
@@ -47,6 +53,7 @@ class CacheAnalyser:
             self._block_s = now_s
             self._blocks = {key: blocks for key, blocks in self._blocks.items() if key[0] in view.engines}
             self._warm_s = {key: until_s for key, until_s in self._warm_s.items() if until_s > now_s}
+            self._fell_s = {key: times for key, times in self._fell_s.items() if times and now_s - times[-1] < _DAYS * DAY_S}
 
     def findings(self, now_s: float) -> Sequence[Finding]:
         """`cache_hit_collapse`, at most one an engine and cache."""
@@ -57,9 +64,9 @@ class CacheAnalyser:
         return ()
 
     def dump(self) -> Mapping[str, Any]:
-        """The blocks of each cache."""
+        """The blocks of each cache, and when its hit rate fell."""
         rows = [[engine, cache, [list(block) for block in blocks]] for (engine, cache), blocks in sorted(self._blocks.items())]
-        return {"caches": rows}
+        return {"caches": rows, "fell": [[*key, list(times)] for key, times in sorted(self._fell_s.items())]}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Raises ValueError for what `dump` did not give."""
@@ -68,9 +75,10 @@ class CacheAnalyser:
                 (str(engine), str(cache)): deque((Block(*map(float, block)) for block in blocks), BLOCKS)
                 for engine, cache, blocks in state["caches"]
             }
+            fell = {(str(engine), str(cache)): deque(map(float, times), _DAYS) for engine, cache, times in state.get("fell", ())}
         except (TypeError, KeyError) as error:
             raise ValueError(f"not the blocks of caches: {error}") from error
-        self._blocks = known
+        self._blocks, self._fell_s = known, fell
 
     def _look(self, view: View, engine: str, cache: Cache, now_s: float, is_due: bool) -> None:
         key = engine, cache.name
@@ -87,9 +95,23 @@ class CacheAnalyser:
             # The last kept block may reach into the newest seconds.
             fell = collapse([*list(self._blocks.get(key, ()))[:-1], newest], cache.together)
             if fell is not None:
-                self._found.append(finding_of(engine, cache, fell, now_s))
+                days_ago = self._note(key, now_s - fell.blocks * BLOCK_S, fell.blocks * BLOCK_S >= HELD_S)
+                self._found.append(finding_of(engine, cache, fell, now_s, days_ago))
         if is_due and (newest.queries > 0 or key in self._blocks):
             self._blocks.setdefault(key, deque(maxlen=BLOCKS)).append(newest)
+
+    def _note(self, key: _Key, since_s: float, has_held: bool) -> int | None:
+        """Remembers when a hit rate fell, if it stays so. Returns how many days ago it last did at this time of the day."""
+        times = self._fell_s.setdefault(key, deque(maxlen=_DAYS))
+        if has_held and not any(abs(since_s - each) <= ABOUT_S for each in times):
+            times.append(since_s)
+        days = (round((since_s - each) / DAY_S) for each in times if _is_same_time(since_s - each))
+        return min(days, default=None)
+
+
+def _is_same_time(apart_s: float) -> bool:
+    days = round(apart_s / DAY_S)
+    return 1 <= days <= _DAYS and abs(apart_s - days * DAY_S) <= ABOUT_S
 
 
 def _newest(view: View, engine: str, cache: Cache, now_s: float) -> Block | None:

@@ -3,7 +3,7 @@ CPUs to others.
 
 Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none. A quota
 that stops the engine in each of `UNBROKEN_S` seconds is told then: its counter may be younger than a window, since there is none
-before there is a quota. That is longer than any burst that the window lets pass, and so no new false alarm.
+before there is a quota. A burst of so many seconds is one for the window as well: no false alarm is new.
 
 Where no request runs, or none is known to, they are information: an engine that loads uses all that it gets, and nobody waits.
 
@@ -36,7 +36,7 @@ THROTTLED_S: Final = "aie_process_cgroup_throttled_seconds_total"
 HOST_CPU: Final = "aie_host_cpu_seconds_total"
 
 WINDOW_S: Final = 8.0
-UNBROKEN_S: Final = 6.0
+UNBROKEN_S: Final = 5.0
 STARVED_THREADS: Final = 0.5
 STARVED_SHARE: Final = 0.3
 """Of the time in which its threads could have run. A busy engine of as many threads as it has CPUs waits for below a tenth."""
