@@ -64,7 +64,9 @@ def living(client: Client, quick: bool) -> tuple[EngineCost, ChildCost]:
     print(
         f"\nthe child beside {of_child.processes} processes, {', '.join(of_child.sets_on)} attached\n"
         f"resident {of_child.resident_mib:.0f} MiB (budget {RESIDENT_MIB:.0f}); maps read in {of_child.read_ms:.2f} ms, at most "
-        f"{of_child.slowest_read_ms:.2f} (budget {READ_MS:.0f}); {of_child.cpu_share:.2%} of a core"
+        f"{of_child.slowest_read_ms:.2f} (budget {READ_MS:.0f})\n"
+        f"{of_child.cpu_share:.2%} of a core, {of_child.cpu_share * 1000:.2f} ms a cycle: beside the maps it looks at budgets five "
+        "times, and processes for what they have loaded"
     )
     return of_engine, of_child
 

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aie_ebpf.messages import Report
+from aie_ebpf.messages import Coverage, Report
 from bpf_client import Client, target
 
 CLIENTS: Final = 8
 TOKENS: Final = 128
 # Attaching takes some hundredths of a second, detaching a tenth for each probe.
 _SETTLE_S: Final = 1.5
+_ATTACHED_WITHIN_S: Final = 60.0
 # Student's t, two-sided 95 %, for 1 to 10 degrees of freedom.
 _T_975: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _READY: Final = re.compile(r"aie-engine: ready on (http://\S+),")
@@ -187,16 +188,21 @@ def sleepers(count: int) -> Iterator[list[int]]:
             process.wait()
 
 
+def _sets_on(coverage: Sequence[Coverage]) -> set[str]:
+    return {row.set for row in coverage if row.state in ("on", "part")}
+
+
 def child_cost(client: Client, tgids: Sequence[int], seconds: float) -> ChildCost:
-    """Of a child that watches these processes, each an engine of its own but for those that do nothing."""
+    """Of a child that watches these processes, of which one has CUDA; once that is probed: to compile the programs is no upkeep."""
     client.watch(target(f"bench-{number % 8}", tgid) for number, tgid in enumerate(tgids))
-    first = client.reports_for(3 * _SETTLE_S)
+    first = client.reports(lambda report: "cuda_sync" in _sets_on(report.coverage or ()), _ATTACHED_WITHIN_S)
+    first += client.reports_for(3 * _SETTLE_S)
     reports = client.reports_for(seconds)
     coverage = next((report.coverage for report in reversed([*first, *reports]) if report.coverage is not None), ())
     reads_ms = [report.read_s * 1000 for report in reports]
     return ChildCost(
         len(tgids),
-        sorted({row.set for row in coverage if row.state in ("on", "part")}),
+        sorted(_sets_on(coverage)),
         max(report.resident_bytes for report in reports) / 2**20,
         statistics.quantiles(reads_ms, n=4)[0],
         max(reads_ms),
