@@ -10,7 +10,7 @@ from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.watch import StatisticWatch
 from aie_telemetry.api import Drift, DriftCanary, DriftStatistic
 
-NOTHING_COMES = "no numbers of single requests: its hooks send none (docs/instrument-your-engine.md)"
+NOTHING_COMES = "no numbers of single requests came: nobody asked, or its hooks send none (docs/instrument-your-engine.md)"
 """Why an engine is not watched that sends nothing."""
 
 
