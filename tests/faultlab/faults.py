@@ -36,8 +36,8 @@ Inject = Callable[[World], AbstractContextManager[None]]
 class Fault:
     """`expected` are the causes of which one must be named, and stand first; none: nothing may be found (a null fault). `beside`
     are those that are true as well, and may stand beside it. `healthy_s` is for how long nothing is wrong before. `renews`: engine
-    and agent are started anew after it; `tells_on`: the agent is, since it tells of this for minutes. `fast`: people would know
-    within seconds."""
+    and agent are started anew after it; `tells_on`: the agent is, since it tells of this for minutes; `apart`: nobody else breaks
+    what it breaks, so that nothing of it need be gone before the next. `fast`: people would know within seconds."""
 
     name: str
     what: str
@@ -50,6 +50,7 @@ class Fault:
     fast: bool = True
     renews: bool = False
     tells_on: bool = False
+    apart: bool = False
 
 
 def inside(fault: str, **arguments: float | str) -> Inject:

@@ -1,4 +1,4 @@
-"""Faults of GPUs, which are simulated: a stand-in for the driver's library says them. Each has a GPU of its own."""
+"""Faults of GPUs, which are simulated: a stand-in for the driver's library says them. No two have both GPU and cause in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from aie_agent import simulate
-from tests.faultlab.faults import GPUS, Fault
+from tests.faultlab.faults import GPUS, Fault, Inject
 from tests.faultlab.world import GIB, World, stranger
 
 _HW_SLOWDOWN: Final = 0x8
@@ -69,15 +69,20 @@ _xid_48 = _gpu(lambda host: host.push_xid(0, 48), lambda host: None)
 _xid_31 = _gpu(lambda host: host.push_xid(1, 31), lambda host: None)
 _pcie = _gpu(_full_link, lambda host: host.unfix(6, "pcie_rx_kb_per_s"))
 
+
+def _fault(name: str, what: str, inject: Inject, expected: str, beside: tuple[str, ...] = ()) -> Fault:
+    return Fault(name, what, GPUS, inject, (expected,), beside, apart=True)
+
+
 GPU_FAULTS: Final = (
-    Fault("thermal", "hardware slowdown: too hot", GPUS, _throttle, ("gpu_thermal",), ("gpu_slowed",)),
-    Fault("power-brake", "hardware slowdown: power brake", GPUS, _brake, ("gpu_power_brake",), ("gpu_slowed",)),
-    Fault("link-narrow", "8 of 16 PCIe lanes", GPUS, _narrow, ("gpu_link_width",), ("pcie_bound",)),
-    Fault("pcie-full", "copies fill the PCIe link", GPUS, _pcie, ("pcie_bound",)),
-    Fault("xid-79", "XID 79, and off the bus", GPUS, _lost_79, ("gpu_lost",), ("gpu_xid_link", "gpu_xid_gpu"), tells_on=True),
-    Fault("gpu-lost", "off the bus without a word", GPUS, _lost, ("gpu_lost",)),
-    Fault("xid-48", "XID 48: double-bit ECC error", GPUS, _xid_48, ("gpu_xid_memory",), ("gpu_ecc",), tells_on=True),
-    Fault("xid-31", "XID 31: the application's page fault", GPUS, _xid_31, ("gpu_xid_application",), tells_on=True),
-    Fault("orphan", "a process that is gone holds 20 GiB", GPUS, _orphan, ("gpu_orphan",)),
-    Fault("tenant", "another's training on the same GPU", GPUS, _tenant, ("gpu_neighbour",)),
+    _fault("thermal", "hardware slowdown: too hot", _throttle, "gpu_thermal", ("gpu_slowed",)),
+    _fault("power-brake", "hardware slowdown: power brake", _brake, "gpu_power_brake", ("gpu_slowed",)),
+    _fault("link-narrow", "8 of 16 PCIe lanes", _narrow, "gpu_link_width", ("pcie_bound",)),
+    _fault("pcie-full", "copies fill the PCIe link", _pcie, "pcie_bound"),
+    _fault("xid-79", "XID 79, and off the bus", _lost_79, "gpu_lost", ("gpu_xid_link", "gpu_xid_gpu")),
+    _fault("gpu-lost", "off the bus without a word", _lost, "gpu_lost"),
+    _fault("xid-48", "XID 48: double-bit ECC error", _xid_48, "gpu_xid_memory", ("gpu_ecc",)),
+    _fault("xid-31", "XID 31: the application's page fault", _xid_31, "gpu_xid_application"),
+    _fault("orphan", "a process that is gone holds 20 GiB", _orphan, "gpu_orphan"),
+    _fault("tenant", "another's training on the same GPU", _tenant, "gpu_neighbour"),
 )

@@ -137,6 +137,14 @@ def test_a_row_has_one_right_cause() -> None:
     assert not {fault.name for fault in FAULTS if len(fault.expected) > 1}
 
 
+def test_what_need_not_be_gone_before_the_next_breaks_something_of_its_own() -> None:
+    causes = [cause for fault in FAULTS if fault.apart for cause in fault.expected]
+    assert causes
+    shared = {cause for cause in causes if causes.count(cause) > 1}
+    assert shared <= {"gpu_lost"}, "by xid-79 on GPU 4, by gpu-lost on GPU 5"
+    assert not [fault.name for fault in FAULTS if fault.apart and (fault.renews or fault.tells_on)]
+
+
 def test_of_a_fault_that_was_run_twice_the_last_result_counts() -> None:
     first, second, other = result(None), result(RIGHT), result(RIGHT)._replace(fault="g")
     assert together([[first, other], [second]]) == [second, other]
