@@ -93,7 +93,7 @@ def _lines(panel: Panel) -> Any:
         .tooltip(tooltip)
         .line_width(1)
         .fill_opacity(30 if panel.stacked else 0)
-        .show_points(common_models.VisibilityMode.NEVER)
+        .show_points(common_models.VisibilityMode.AUTO if panel.trouble else common_models.VisibilityMode.NEVER)
         .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
     )
     if panel.stacked:

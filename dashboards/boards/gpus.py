@@ -32,6 +32,8 @@ _SLOWED: Final = 'reason=~"hw_slowdown|hw_thermal|hw_power_brake|sw_thermal"'
 _UNCORRECTED: Final = 'type="uncorrected", since="volatile"'
 _SLOWDOWN: Final = 'limit="slowdown"'
 _CORE: Final = 'sensor="gpu"'
+_LEAST_UP: Final = f"min_over_time({p.of('aie_gpu_up', p.GPU)}[$__range])"
+_GONE_LATELY: Final = f"{p.by(_G, _LEAST_UP, 'min')} == 0"
 _BUSY: Final = f"{p.by(_G, p.of('aie_gpu_utilization_ratio', p.GPU), 'max')} > 0.05"
 """An idle GPU takes its link down to the first generation, which is normal."""
 
@@ -128,8 +130,8 @@ _WRONG: Final = Row(
     (
         timeline(
             "GPUs that do not answer",
-            "Since when is which GPU gone, and why?",
-            Query(f"{p.by(f'{_G}, reason', p.of('aie_gpu_up', p.GPU), 'max')} == 0", f"{p.OF_GPU}: {{{{reason}}}}"),
+            "Since when is which GPU gone, and did it come back? Why, the table above tells.",
+            Query(p.among(p.by(_G, p.of("aie_gpu_up", p.GPU), "min"), _G, _GONE_LATELY), p.OF_GPU),
             words=_UP,
             width=12,
             situation=_F,

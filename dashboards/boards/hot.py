@@ -21,7 +21,7 @@ _GPU: Final = Row(
     (
         bars(
             "GPU memory by model",
-            "Which models hold the most GPU memory, over all hosts?",
+            "Which models hold the most GPU memory, over all hosts? What an engine of several holds counts for each.",
             "bytes",
             Query(
                 p.top(

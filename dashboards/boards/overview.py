@@ -17,6 +17,9 @@ def _graveness(severity: str, rank: int) -> str:
 
 FINDINGS: Final = " or ".join(_graveness(word.text, int(rank)) for rank, word in SEVERITIES)
 """What is found, by how grave it is: 3 critical, 2 warning, 1 info."""
+_FOUND_LATELY: Final = p.by(_OF_FINDING, f"max_over_time({p.of('aie_finding')}[$__range])", "max")
+HISTORY: Final = f"{FINDINGS} or 0 * {_FOUND_LATELY}"
+"""The same, and 0 for what is found no more: a picture of states draws on what ends without a word."""
 
 
 def _findings(severity: str) -> str:
@@ -92,8 +95,8 @@ _ANSWER: Final = Row(
         timeline(
             "When it began",
             "Since when is it so, and what began with it?",
-            Query(FINDINGS, "{{cause}}: {{subject}} ({{instance}})"),
-            words=SEVERITIES,
+            Query(HISTORY, "{{cause}}: {{subject}} ({{instance}})"),
+            words=(*SEVERITIES, ("0", Word("no more", "transparent"))),
             height=9,
             situation=Situation.FAULTS,
             empty="nothing was wrong in this time",

@@ -95,6 +95,13 @@ class Place:
         self.stack.callback(lambda: (process.kill(), process.communicate()))
         return process
 
+    def engine(self) -> Program:
+        """SmolLM2 on one thread, without hooks."""
+        arguments = ["serve", "--model", "smollm2", "--name", "smollm2", "--port", str(free_port()), "--threads", "1"]
+        engine = Program("aie-engine", arguments, self.directory / "engine.log", {"AIE_STATSD": "off"})
+        self.stack.callback(engine.stop)
+        return engine
+
     def gpus(self, name: str, number: int) -> simulate.Controller:
         """Simulated GPUs of a host of their own."""
         return self.stack.enter_context(simulate.Controller.create(self.directory / name, number, "H100"))
