@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
@@ -248,3 +249,23 @@ def test_an_episode_is_not_carried_over_a_counter_that_began_anew() -> None:
     for second in range(20):
         series.append(float(second), 1e6 if second < 10 else 0.0)
     assert episode(series, 0.5, 0.25, 5.0) is None
+
+
+def test_native_code_that_waits_is_evidence_of_its_lock() -> None:
+    """After the lock's own sentence; of the interpreter lock nothing is told so."""
+    world = World()
+    lock = Lock(
+        tgid=3, address="0x7f00", kind="lock", waiting_threads=2.0, waits_per_second=40.0, longest_seconds=0.1, waiters=2,
+        native=("4 threads wait in pthread_mutex_lock, called by libfoo.so (work+0x1c)",),
+    )  # fmt: skip
+    world.locks = (lock,)
+    (finding,) = world.seconds(10, lock=2.0)[-1:]
+    assert finding is not None
+    texts = [each.text for each in finding.evidence]
+    at = next(at for at, text in enumerate(texts) if text.startswith("lock 0x7f00 of process 3"))
+    assert texts[at + 1] == "at lock 0x7f00 4 threads wait in pthread_mutex_lock, called by libfoo.so (work+0x1c)"
+    world.stacks = Stacks(idle=frozenset({(3, 0x7F00)}))
+    world.locks = (lock, msgspec.structs.replace(lock, tgid=4, native=()))
+    found = lock_contention(world.view, "e", world.now_s)
+    assert found is not None
+    assert not any("libfoo" in each.text for each in found.evidence), "idle workers wait there"
