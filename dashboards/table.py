@@ -38,6 +38,8 @@ class Situation(StrEnum):
     """A host that allows eBPF."""
     CUDA = "cuda"
     """The same, with an engine that calls CUDA."""
+    LIMITS = "limits"
+    """An engine whose control group limits its memory and CPU."""
     NOT_HERE = "not-here"
     """Cannot be brought about in a test: the panel says why."""
 

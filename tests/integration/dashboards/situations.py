@@ -19,6 +19,7 @@ from aie_agent import simulate
 from aie_hooks import Emitter, LogitsHooks
 from tests.fakes.cuda_stand_in import StandIn
 from tests.faultlab.programs import Program, free_port
+from tests.integration.dashboards.control_groups import limited
 from tests.integration.dashboards.served_page import served
 
 GIB: Final = 1 << 30
@@ -120,6 +121,17 @@ def gpus(place: Place, engine_url: str, engine_pid: int) -> Program:
         host.set_processes(gpu, [simulate.Process(engine_pid, 40 * GIB)])
     host.set_mig(7, [simulate.MigInstance("1g.10gb", 1, 10 * GIB, 16, load_ratio=0.5)])
     return place.agent("gpus", "expected = 8", place.page("smollm2", f"{engine_url}/metrics"), gpus=host)
+
+
+def limits(place: Place) -> Program | None:
+    """An engine that may have little memory and CPU; None where this host lets no such group be made."""
+    busy = place.process("while True: pass")
+    try:
+        place.stack.enter_context(limited(busy.pid))
+    except OSError:
+        return None
+    place.stack.callback(lambda: (busy.kill(), busy.wait()))
+    return place.agent("limits", place.pid_file("limited", busy.pid))
 
 
 class Broken:
