@@ -10,7 +10,7 @@ AT_ONCE ?= 3
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy stack check-gpu faultlab fuzz setup setup-dev setup-system dashboards metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy stack check-gpu faultlab fuzz setup setup-dev setup-system alerts dashboards metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -80,6 +80,9 @@ fuzz: setup-dev ## a minute of coverage-guided fuzzing of the StatsD codec (FUZZ
 
 picture: setup ## docs/aie-top.svg, from the demo
 	@$(BIN)/python -m demo --picture docs/aie-top.svg
+
+alerts: setup-dev ## the rules of objectives and docs/alerts.md, from alerts/objectives.toml and the rules
+	@$(BIN)/python alerts/build.py
 
 dashboards: setup-dev ## the Grafana boards and docs/dashboards.md, from dashboards/boards
 	@$(BIN)/python dashboards/build.py

@@ -15,8 +15,9 @@ from typing import Final
 
 ALERTS: Final = Path(__file__).resolve().parent
 if __name__ == "__main__":
-    sys.path.insert(0, str(ALERTS.parent))  # a script has its own folder there, and not the one above
+    sys.path.insert(0, str(ALERTS.parent))  # a script has its own folder there (for aie_alerts), and not the one above
 
+import aie_alerts  # noqa: E402
 from alerts import document, slo  # noqa: E402
 
 
@@ -25,7 +26,8 @@ def generated() -> Mapping[Path, str]:
     rules = slo.rules(slo.parse((ALERTS / "objectives.toml").read_text()))
     folder = ALERTS / "aie_alerts" / "rules"
     texts = {path.stem: path.read_text() for path in sorted(folder.glob("*.yaml"))} | {"slo": rules}
-    return {folder / "slo.yaml": rules, ALERTS.parent / "docs" / "alerts.md": document.render(texts)}
+    questions = {name: document.question(aie_alerts.page_text(path)) for name, path in aie_alerts.pages().items()}
+    return {folder / "slo.yaml": rules, ALERTS.parent / "docs" / "alerts.md": document.render(texts, questions)}
 
 
 def main() -> int:

@@ -43,20 +43,22 @@ class Alert(NamedTuple):
     """A row: one alert, whatever number of rules it is made of."""
 
     name: str
-    summary: str
     severity: str
     action: str
     wait: str
     kept: str
 
 
-def render(rule_texts: Mapping[str, str]) -> str:
-    """The document, of the texts of the rule files by name. Raises KeyError for a file that no question is known of."""
+def render(rule_texts: Mapping[str, str], questions: Mapping[str, str]) -> str:
+    """The document, of the texts of the rule files by name, and of the question that each alert answers.
+
+    Raises KeyError for an alert without one, and ValueError for a file that no question is known of.
+    """
     parts = [_INTRODUCTION]
     for name in sorted(rule_texts, key=list(_QUESTIONS).index):
         parts.append(f"\n## {_QUESTIONS[name]} (`{name}.yaml`)\n\n")
-        parts.append("| alert | tells | severity | action | for | then kept |\n| --- | --- | --- | --- | --- | --- |\n")
-        parts += [_row(alert) for alert in alerts(rule_texts[name])]
+        parts.append("| alert | answers | severity | action | for | then kept |\n| --- | --- | --- | --- | --- | --- |\n")
+        parts += [_row(alert, questions[alert.name]) for alert in alerts(rule_texts[name])]
         records = [rule["record"] for rule in _rules(rule_texts[name]) if "record" in rule]
         if records:
             parts.append("\nRecorded: " + ", ".join(f"`{record}`" for record in dict.fromkeys(records)) + ".\n")
@@ -72,7 +74,6 @@ def alerts(rule_text: str) -> list[Alert]:
     return [
         Alert(
             name,
-            rules[0]["annotations"]["summary"],
             _joined(_severity(rule["labels"]["severity"]) for rule in rules),
             _joined(_action(rule["labels"]["action"]) for rule in rules),
             _joined(rule["for"] for rule in rules),
@@ -109,7 +110,11 @@ def _texts_between_actions(text: str) -> Sequence[str]:
     return [word for word in dict.fromkeys(outside) if word]
 
 
-def _row(alert: Alert) -> str:
-    summary = alert.summary.replace("|", "\\|")
+def question(page: str) -> str:
+    """What a runbook says first, below its title."""
+    return page.split("\n\n", 2)[1]
+
+
+def _row(alert: Alert, answers: str) -> str:
     link = f"[{alert.name}](../alerts/aie_alerts/runbooks/{alert.name}.md)"
-    return f"| {link} | {summary} | {alert.severity} | {alert.action} | {alert.wait} | {alert.kept} |\n"
+    return f"| {link} | {answers} | {alert.severity} | {alert.action} | {alert.wait} | {alert.kept} |\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,8 +75,8 @@ def of_findings() -> dict[str, Any]:
     def expected() -> Iterator[tuple[str, str]]:
         for rule in ALERT_RULES:
             if rule.table["labels"]["severity"] == "{{ $labels.severity }}":
-                causes = rule.table["expr"].partition("cause=")[2].lstrip("~").split('"')[1]
-                yield from ((rule.name, cause) for cause in causes.split("|"))
+                for causes in re.findall(r'cause=~?"([^"]+)"', rule.table["expr"]):
+                    yield from ((rule.name, cause) for cause in causes.split("|"))
 
     named = list(expected())
     assert named

@@ -212,7 +212,7 @@ def test_runbooks() -> None:
     pages = aie_alerts.pages()
     for name in NAMES:
         text = pages[name].read_text()
-        assert text.startswith(f"# {name}\n")
+        assert re.match(rf"# {name}\n\n[A-Z][^\n]+\?\n\n## ", text), name  # the question that the alert answers comes first
         assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(HEADINGS), name
         for link in re.findall(r"\]\(([^)]+)\)", text):
             assert (pages[name].parent / link).exists(), f"{name}: {link}"
