@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hook_receivers import Clock, UdpReceiver, UnixReceiver
+from hook_receivers import Clock, UdpReceiver, UnixReceiver, manual_emitter
+
+from aie_hooks import Emitter
 
 
 @pytest.fixture
@@ -29,3 +31,8 @@ def udp_receiver() -> Iterator[UdpReceiver]:
     receiver = UdpReceiver()
     yield receiver
     receiver.close()
+
+
+@pytest.fixture
+def emitter(receiver: UnixReceiver, socket_path: Path) -> Emitter:
+    return manual_emitter(f"unix://{socket_path}")

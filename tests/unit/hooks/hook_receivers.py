@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import struct
@@ -12,6 +13,8 @@ from typing import Any
 
 from aie_hooks import Emitter
 from aie_hooks.packing import MAX_PACKET_BYTES
+from aie_telemetry.api import Event
+from aie_telemetry.events import decode_event
 from aie_telemetry.statsd import Parser, Sample, Tags
 
 SeriesKey = tuple[str, Tags]
@@ -126,3 +129,18 @@ def manual_emitter(endpoint: str, **options: Any) -> Emitter:
     """An emitter without a thread or a budget, so that a test decides what is sent when."""
     settings: dict[str, Any] = {"flush_interval_s": float("inf"), "packets_per_second": float("inf")}
     return Emitter("chat", endpoint, **{**settings, **options})
+
+
+def events(receiver: UnixReceiver) -> list[Event]:
+    """What lies in the socket; an event stands alone in its packet."""
+    found = []
+    for packet in receiver.packets():
+        match = re.match(rb"_e\{(\d+),(\d+)\}:", packet)
+        if match:
+            body = packet[match.end() :]
+            title, text = body[: int(match[1])], body[int(match[1]) + 1 :]
+            assert len(text) == int(match[2])
+            event = decode_event(title.decode(), text.decode())
+            assert event is not None
+            found.append(event)
+    return found

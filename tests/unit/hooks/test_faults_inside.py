@@ -3,18 +3,12 @@ the hooks of requests and the emitter owe to what callers hand in: clocks, numbe
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hook_receivers import UnixReceiver, levels, manual_emitter, observations, total
+from hook_receivers import UnixReceiver, levels, observations, total
 
 from aie_hooks import Emitter, LogitsHooks, RequestHooks, oom_forensics
-
-
-@pytest.fixture
-def emitter(receiver: UnixReceiver, socket_path: Path) -> Emitter:
-    return manual_emitter(f"unix://{socket_path}")
 
 
 def _broken_clock() -> float:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import re
 import sys
-import threading
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,35 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from hook_receivers import Clock, UnixReceiver, hellos, manual_emitter
+from hook_receivers import Clock, UnixReceiver, events
 
-from aie_hooks import AllocatorHook, Emitter, PoolState, oom, oom_forensics, report_oom, torch_cuda_stats
-from aie_hooks.oom import asked_bytes, is_out_of_memory, own_pids
-from aie_telemetry.api import Event
-from aie_telemetry.events import decode_event
+from aie_hooks import Emitter, PoolState, oom, oom_forensics, report_oom
+from aie_hooks.oom import own_pids
 from tests.fakes.fake_torch_cuda import MESSAGE, MIB, UUID, FakeTorchCuda
 
 ERROR = torch.OutOfMemoryError(MESSAGE)
-
-
-def events(receiver: UnixReceiver) -> list[Event]:
-    """What lies in the socket; an event stands alone in its packet."""
-    found = []
-    for packet in receiver.packets():
-        match = re.match(rb"_e\{(\d+),(\d+)\}:", packet)
-        if match:
-            body = packet[match.end() :]
-            title, text = body[: int(match[1])], body[int(match[1]) + 1 :]
-            assert len(text) == int(match[2])
-            event = decode_event(title.decode(), text.decode())
-            assert event is not None
-            found.append(event)
-    return found
-
-
-@pytest.fixture
-def emitter(receiver: UnixReceiver, socket_path: Path) -> Emitter:
-    return manual_emitter(f"unix://{socket_path}")
 
 
 @pytest.fixture
@@ -200,14 +176,6 @@ def test_of_a_device_without_a_pool_only_the_error_is_known(receiver: UnixReceiv
     assert cuda.calls == []  # a GPU that the host has as well is another matter
 
 
-def test_a_receiver_that_is_full_is_not_waited_for(receiver: UnixReceiver, emitter: Emitter) -> None:
-    sent = 0
-    while emitter.event(_event()):  # a Unix socket holds some ten packets
-        sent += 1
-    assert emitter.stats().dropped["would_block"] == 1
-    assert len(events(receiver)) == sent
-
-
 def test_other_errors_and_none_leave_no_record(receiver: UnixReceiver, emitter: Emitter) -> None:
     forensics = oom_forensics(emitter, cuda=FakeTorchCuda())
     for _ in range(1000):
@@ -323,145 +291,3 @@ def test_asynchronous_generators_are_refused(emitter: Emitter) -> None:
 
     with pytest.raises(TypeError, match="asynchronous generator"):
         oom_forensics(emitter, "cpu")(stream)
-
-
-@pytest.mark.parametrize(
-    ("message", "size"),
-    [
-        (MESSAGE, 100 * MIB),
-        (
-            "CUDA out of memory. Tried to allocate 2.26 GiB (GPU 0; 6.00 GiB total capacity; 781.59 MiB already allocated)",
-            2426656522,
-        ),
-        ("CUDA out of memory. Tried to allocate 512 bytes. GPU 0 has", 512),
-        ("Tried to allocate 1.50 KiB", 1536),
-        ("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried to allocate 42 bytes.", 42),
-        ("CUDA error: out of memory", None),
-        ("Tried to allocate 1.2.3 MiB", None),
-        ("Tried to allocate many MiB", None),
-        ("Tried to allocate 9e99 MiB", None),
-        ("", None),
-    ],
-)
-def test_how_much_was_asked_for(message: str, size: int | None) -> None:
-    asked = asked_bytes(message)
-    assert asked == (size if size is None else pytest.approx(size, abs=1))
-
-
-@pytest.mark.parametrize(
-    ("error", "ran_out"),
-    [
-        (ERROR, True),
-        (MemoryError(), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"), True),
-        (RuntimeError("shapes do not match"), False),
-        (ValueError("CUDA out of memory"), False),
-    ],
-)
-def test_which_errors_say_that_memory_ran_out(error: BaseException, ran_out: bool) -> None:
-    assert is_out_of_memory(error) is ran_out
-
-
-# The stand-in against the real thing, which has no GPU here but a signature and a documentation.
-
-
-@pytest.mark.parametrize(
-    "name", ["mem_get_info", "memory_stats", "memory_snapshot", "host_memory_stats", "get_device_properties", "is_available"]
-)
-def test_the_stand_in_takes_the_arguments_of_the_real_functions(name: str) -> None:
-    real = list(inspect.signature(getattr(torch.cuda, name)).parameters)
-    assert list(inspect.signature(getattr(FakeTorchCuda(), name)).parameters) == real
-
-
-def test_the_stand_ins_counters_are_documented_by_torch() -> None:
-    documented = " ".join((torch.cuda.memory_stats.__doc__ or "").split())
-    for key in FakeTorchCuda().memory_stats():
-        assert f'``"{key.split(".")[0]}' in documented, key
-    documented = torch.cuda.host_memory_stats.__doc__ or ""
-    for key in FakeTorchCuda().host_memory_stats():
-        assert f'"{key.split(".")[0]}' in documented, key
-
-
-def test_torchs_numbers_are_read_from_the_stand_in() -> None:
-    stats = torch_cuda_stats(0, cuda=FakeTorchCuda())
-    assert (stats.allocated_bytes, stats.reserved_bytes, stats.inactive_split_bytes) == (31480 * MIB, 31500 * MIB, 12 * MIB)
-    assert (stats.pinned_bytes, stats.retries, stats.ooms) == (96 * MIB, 3, 2)
-    assert (stats.private_pool_bytes, stats.largest_free_bytes) == (None, None)
-    assert torch_cuda_stats(1, cuda=FakeTorchCuda()).pinned_bytes is None
-
-
-def test_no_snapshot_on_the_fast_path(emitter: Emitter) -> None:
-    cuda = FakeTorchCuda()
-    AllocatorHook(emitter, lambda: torch_cuda_stats(0, cuda=cuda)).report()
-    assert cuda.calls == ["memory_stats", "host_memory_stats"]
-
-
-def test_before_the_first_use_of_cuda_everything_is_zero() -> None:
-    stats = torch_cuda_stats(0, cuda=FakeTorchCuda(used=False))
-    assert (stats.allocated_bytes, stats.inactive_split_bytes, stats.pinned_bytes, stats.retries, stats.ooms) == (0, 0, 0, 0, 0)
-
-
-# The emitter's side: one packet, at once, and never an error.
-
-
-def _event(**details: float | str) -> Event:
-    return Event(time_s=1.0, kind="oom", engine="chat", summary="s", details=details)
-
-
-def test_the_engine_says_who_it_is_before_its_first_event(receiver: UnixReceiver, emitter: Emitter) -> None:
-    receiver.packets()
-    emitter._greeted_generation = 0  # as after a restart of the agent
-    assert emitter.event(_event())
-    packets = receiver.packets()
-    assert [packet[:3] for packet in packets] == [b"aie", b"_e{"]
-
-
-def test_an_event_takes_from_the_budget(receiver: UnixReceiver, socket_path: Path) -> None:
-    clock = Clock()
-    emitter = manual_emitter(f"unix://{socket_path}", packets_per_second=3.0, clock=clock)
-    # Two packets are spent: the hello line, and the counters that are announced.
-    assert [emitter.event(_event()) for _ in range(3)] == [True, False, False]
-    assert emitter.stats().dropped["budget"] == 2
-    clock.now_s += 1.0
-    assert emitter.event(_event())
-    assert len(events(receiver)) == 2
-
-
-@pytest.mark.parametrize("kind", ["nonsense", "oom"])
-def test_an_event_that_cannot_be_said_is_counted(receiver: UnixReceiver, emitter: Emitter, kind: str) -> None:
-    details: dict[str, Any] = {} if kind != "oom" else {"set": {object()}}
-    event = Event(time_s=1.0, kind=kind, engine="chat", summary="s", details=details)
-    assert not emitter.event(event)
-    assert emitter.stats().dropped["invalid"] == 1
-    assert events(receiver) == []
-
-
-def test_without_a_receiver_an_event_is_dropped_and_counted(tmp_path: Path) -> None:
-    emitter = manual_emitter(f"unix://{tmp_path}/nobody.sock")
-    assert not emitter.event(_event())
-    assert emitter.stats().dropped["no_receiver"] == 1
-
-
-def test_an_emitter_that_is_off_or_closed_sends_no_event(receiver: UnixReceiver, emitter: Emitter) -> None:
-    assert not manual_emitter("off").event(_event())
-    emitter.close()
-    assert not emitter.event(_event())
-    assert events(receiver) == []
-
-
-def test_a_flush_that_hangs_does_not_hang_the_event(receiver: UnixReceiver, emitter: Emitter) -> None:
-    hanging = threading.Thread(target=emitter._flushing.take)  # and the thread's end does not free it
-    hanging.start()
-    hanging.join()
-    assert not emitter.event(_event())
-    emitter._flushing.leave()
-    assert emitter.stats().dropped["would_block"] == 1
-    assert emitter.event(_event())
-
-
-def test_hello_lines_and_events_do_not_disturb_each_other(receiver: UnixReceiver, emitter: Emitter) -> None:
-    assert len(hellos(receiver.samples())) == 1
-    emitter.event(_event(x=1.0))
-    emitter.flush()
-    assert hellos(receiver.samples()) == []
