@@ -17,6 +17,8 @@ HOST_SETS = ("locks", "sched", "faults")
 CUDA_SETS = ("cuda_memory", "cuda_sync", "cuda_copy")
 WINDOWS = tuple(Coverage(set=name, state="window") for name in ("cuda_launch", "gc"))
 NO_CUDA = "the process has not loaded CUDA's driver library (libcuda.so.1)"
+AS_ROOT = "run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE"
+"""As `aie_ebpf.prerequisites` has it."""
 
 
 def seen(*sets: str) -> tuple[Coverage, ...]:
@@ -181,7 +183,7 @@ def blind(engine: Engine) -> Engine:
     return msgspec.structs.replace(
         engine,
         waits=Waits(running=0.42, run_queue=0.01),
-        coverage=unseen("privilege: the agent is not root", "ebpf", remedy="run it as root, or with CAP_BPF and CAP_PERFMON"),
+        coverage=unseen("privilege: not held by user 1000", "ebpf", remedy=AS_ROOT),
     )
 
 

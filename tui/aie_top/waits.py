@@ -29,13 +29,13 @@ class Part(NamedTuple):
 
 
 PARTS: Final = (
-    Part("running", "RUN", "running", "run", "threads on a CPU, spinning included (R in the bar)"),
+    Part("running", "RUN", "running", "run", "threads on a CPU, but for those that spin in a CUDA synchronisation (R in the bar)"),
     Part("run_queue", "QUEUE", "no CPU", "queue", "threads ready to run that wait for a CPU (Q)"),
     Part("lock", "LOCK", "lock", "lock", "threads that wait for a lock that another thread holds (L)"),
     Part("gil", "GIL", "GIL", "gil", "threads that wait for Python's interpreter lock (G)"),
     Part("disk", "DISK", "disk", "disk", "threads in uninterruptible sleep, mostly for a disk or a driver (D)"),
     Part("page_fault", "FAULT", "page fault", "fault", "threads that wait until the disk brought a page (F)"),
-    Part("gpu_sync", "SYNC", "GPU sync", "sync", "threads inside a CUDA synchronisation (S)"),
+    Part("gpu_sync", "SYNC", "GPU sync", "sync", "threads inside a CUDA synchronisation, asleep or spinning (S)"),
 )
 
 # What /proc tells without any probe.

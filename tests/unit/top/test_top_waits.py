@@ -109,8 +109,8 @@ def test_without_probes_there_is_no_panel_but_the_page_says_why() -> None:
     frame = frame_of(blind, fake.engine("old"))
     assert plan(frame, 120, 40).panels["waits"] == 0
     assert "WAITS" not in report(blind)
-    assert "not seen waits, locks and CUDA (privilege: the agent is not root; run it as root" in words(page(blind))
-    assert "not root" in " ".join(one.plain() for one in waits_page(frame, 120))
+    assert "not seen waits, locks and CUDA (privilege: not held by user 1000; run as root" in words(page(blind))
+    assert "not held" in " ".join(one.plain() for one in waits_page(frame, 120))
 
 
 def test_an_agent_that_knows_nothing_of_waits_leaves_the_page_as_it_was() -> None:
