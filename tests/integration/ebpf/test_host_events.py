@@ -21,6 +21,7 @@ from tests.integration.ebpf.conftest import Observed
 
 _XID_FORMAT = Path(__file__).parents[2] / "fixtures" / "tracepoints" / "nvidia_dev_xid.format"
 _LIMIT_BYTES = 48 << 20
+_READ_BYTES = 1 << 16  # of the program that reads
 
 
 def _completed(rows: tuple[BlockIo, ...], device: str, op: str) -> tuple[int, int]:
@@ -42,7 +43,8 @@ def _read_sectors(device: str) -> tuple[int, int]:
 def test_reads_of_a_block_device_are_those_that_the_kernel_counts(
     host: HostProbes, observe: Callable[..., Observed], tmp_path: Path
 ) -> None:
-    """Others may read meanwhile: then both count them, but not at the same moment."""
+    """Others may read meanwhile: then both count them, but not at the same moment. And the kernel runs no probe of a completion
+    whose interrupt comes while another probe runs on that CPU."""
     file = tmp_path / "weights"
     file.write_bytes(os.urandom(8 << 20))
     descriptor = os.open(file, os.O_RDONLY)
@@ -54,10 +56,10 @@ def test_reads_of_a_block_device_are_those_that_the_kernel_counts(
     assert observe("reads", str(file)).says["reads"] == 128
     count, size = _read_sectors(device)
     reads, read_bytes = _completed(host.read_block_io(), device, "read")
-    assert reads >= 128
-    assert read_bytes >= 8 << 20
+    assert count - count_before >= 128
+    assert size - bytes_before >= 8 << 20
     assert reads == pytest.approx(count - count_before, rel=0.02, abs=4)
-    assert read_bytes == pytest.approx(size - bytes_before, rel=0.02, abs=4 * 4096)
+    assert read_bytes == pytest.approx(size - bytes_before, rel=0.02, abs=4 * _READ_BYTES)
 
 
 @pytest.fixture
