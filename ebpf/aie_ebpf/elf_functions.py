@@ -15,6 +15,7 @@ _UNDEFINED: Final = 0
 _LARGEST_TABLE: Final = 24 << 20
 """A million symbols, which take a second to look through; beyond that a function has no name."""
 _LONGEST_NAME: Final = 512
+_CHUNK: Final = _SYMBOL.size << 14
 
 
 class Function(NamedTuple):
@@ -42,8 +43,7 @@ def _plainness(function: Function) -> tuple[int, int, str]:
 
 
 def _matches(elf: ElfFile, table: Section, strings: Section, wanted: list[int]) -> Iterator[tuple[int, Function]]:
-    rows = elf.read(table.offset, table.size - table.size % _SYMBOL.size)
-    for name_at, info, _, section, value, size in _SYMBOL.iter_unpack(rows):
+    for name_at, info, _, section, value, size in _rows(elf, table):
         if info & 0xF not in (_FUNCTION, _IFUNC) or section == _UNDEFINED:
             continue
         first = bisect.bisect_left(wanted, value)
@@ -51,6 +51,13 @@ def _matches(elf: ElfFile, table: Section, strings: Section, wanted: list[int]) 
             name = _name(elf, strings, name_at)
             for vaddr in wanted[first : bisect.bisect_left(wanted, value + size)]:
                 yield vaddr, Function(name, value)
+
+
+def _rows(elf: ElfFile, table: Section) -> Iterator[tuple[int, ...]]:
+    """A part at a time: a large table is many times as much memory as the answer."""
+    for at in range(0, table.size - table.size % _SYMBOL.size, _CHUNK):
+        size = min(_CHUNK, table.size - table.size % _SYMBOL.size - at)
+        yield from _SYMBOL.iter_unpack(elf.read(table.offset + at, size))
 
 
 def _name(elf: ElfFile, strings: Section, at: int) -> str:
