@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_MOST_CHARS: Final = 60
 
 
 class Neighbour(NamedTuple):
@@ -12,3 +14,10 @@ class Neighbour(NamedTuple):
     command: str
     cpu_cores: float
     since_s: float
+
+
+def called(neighbour: Neighbour) -> str:
+    """Its command, cut, and its tgid, for a sentence."""
+    command = neighbour.command or "a process"
+    cut = command if len(command) <= _MOST_CHARS else f"{command[: _MOST_CHARS - 3]}..."
+    return f"{cut} ({neighbour.tgid})"

@@ -16,6 +16,7 @@ import msgspec
 from aie_agent.analysis.arguments import different, program
 from aie_agent.analysis.explain import HOST, Related
 from aie_agent.analysis.findings import View
+from aie_agent.neighbour import called
 from aie_telemetry.api import Finding
 from aie_telemetry.durations import in_words
 
@@ -78,7 +79,7 @@ class Changes:
         self._info: dict[str, Mapping[str, str]] = {}
         self._levels: dict[str, float] = {}
         self._cpus: dict[str, int] = {}
-        self._busy: frozenset[tuple[int, str]] = frozenset()
+        self._busy_s: dict[tuple[int, str], float] = {}
         self._drivers: dict[str, str] = {}
         self._strangers: dict[str, frozenset[int]] = {}
         self._begun_s: float | None = None
@@ -95,15 +96,16 @@ class Changes:
             *self._of_versions(view),
         ]
         self._noted.extend(Change(now_s, subject, text) for subject, text in found)
-        self._noted.extend(self._of_neighbours(view, is_first=self._begun_s is None))
+        self._noted.extend(self._of_neighbours(view, now_s, is_first=self._begun_s is None))
         self._begun_s = begun_s
 
     def before(self, finding: Finding, related: Related) -> tuple[str, ...]:
         """What changed before a finding began, the latest first: sentences."""
         begin_s, end_s = finding.since_s - BEFORE_S, finding.since_s + _AFTER_S
+        latest_first = sorted(enumerate(self._noted), key=lambda noted: (noted[1].time_s, noted[0]), reverse=True)
         told = [
             change
-            for change in reversed(self._noted)
+            for _, change in latest_first
             if begin_s <= change.time_s <= end_s and (change.subject == HOST or related(change.subject, finding.subject))
         ]
         return tuple(f"{_ago(finding.since_s - change.time_s)}: {change.text}" for change in told[:_TOLD])
@@ -207,15 +209,14 @@ class Changes:
             if before != version:
                 yield HOST, f"{subject} changed from {before} to {version}"
 
-    def _of_neighbours(self, view: View, *, is_first: bool) -> Iterable[Change]:
-        """Those that began to be busy, each at the time at which it did: a look at them comes only every few seconds."""
-        now = view.neighbours()
-        keys = frozenset((each.tgid, each.command) for each in now)
-        for each in now:
-            if (each.tgid, each.command) not in self._busy and not is_first:
-                text = f"{each.command or 'a process'} ({each.tgid}) began to use {each.cpu_cores:.1f} CPUs"
-                yield Change(each.since_s, HOST, text)
-        self._busy = keys
+    def _of_neighbours(self, view: View, now_s: float, *, is_first: bool) -> Iterable[Change]:
+        """Those that began to be busy, each at the time at which it did: a look at them comes only every few seconds. One that is
+        now more, now less busy began once."""
+        self._busy_s = {key: busy_s for key, busy_s in self._busy_s.items() if now_s - busy_s <= BEFORE_S}
+        for each in view.neighbours():
+            if (each.tgid, each.command) not in self._busy_s and not is_first:
+                yield Change(each.since_s, HOST, f"{called(each)} began to use {each.cpu_cores:.1f} CPUs")
+            self._busy_s[each.tgid, each.command] = now_s
 
 
 def _ago(seconds: float) -> str:

@@ -25,6 +25,7 @@ from aie_agent.analysis.findings import View
 from aie_agent.analysis.lock_contention import Episode
 from aie_agent.analysis.sustained import limit, live, rising
 from aie_agent.analysis.window import rate
+from aie_agent.neighbour import called
 from aie_agent.progress import RUNNING
 from aie_telemetry.api import Evidence, Finding, Severity
 
@@ -88,7 +89,7 @@ def _starved(held: Episode, share: float, ran: float, others: float | None, view
     cpus = view.store.current("aie_host_cpus", now_s)
     if others is not None and cpus is not None:
         yield Evidence(text=f"everything else on the host used {others:.2f} of its {cpus:.0f} CPUs", metric=HOST_CPU)
-    busiest = ", ".join(f"{each.command} ({each.tgid}) {each.cpu_cores:.1f}" for each in view.neighbours()[:_NAMED])
+    busiest = ", ".join(f"{called(each)} {each.cpu_cores:.1f}" for each in view.neighbours()[:_NAMED])
     if busiest:
         yield Evidence(text=f"processes of no engine used most: {busiest} CPUs", metric=HOST_CPU)
 
