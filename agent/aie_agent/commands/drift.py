@@ -92,9 +92,14 @@ def _judge(arguments: argparse.Namespace, reference: Reference) -> Verdict:
         if model and reference.model and model != reference.model:
             raise TableError(f"{arguments.reference}: a reference for the model {reference.model!r}, the stream is of {model!r}")
     try:
-        return judge(reference, table.columns)
+        return judge(reference, table.columns, table.hours)
     except ValueError as error:
         raise TableError(f"{arguments.stream}: {error}") from error
+
+
+def _rate(verdict: Verdict) -> str:
+    whose = "stream's rate" if verdict.rate_is_of_stream else "rate it was made for"
+    return f"{whose}, {verdict.requests_per_second:.2g}/s"
 
 
 def lines(verdict: Verdict) -> Iterator[str]:
@@ -114,7 +119,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
     if verdict.run_length_requests is not None:
         yield (
             f"false alarms: one in {verdict.run_length_requests:.2g} requests at least, all statistics together"
-            f" ({verdict.run_length_days:.2g} days at the rate it was made for), {qualified(verdict.reference_hours)}"
+            f" ({verdict.run_length_days or 0.0:.2g} days at the {_rate(verdict)}), {qualified(verdict.reference_hours)}"
         )
     for warning in verdict.warnings:
         yield f"warning: {warning}"

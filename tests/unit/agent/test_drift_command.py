@@ -89,6 +89,20 @@ def test_people_are_told_the_run_length_and_the_delays(built: Path, tmp_path: Pa
     assert "warning: 1000 requests are few" in out
 
 
+def test_days_are_at_the_streams_own_rate_and_fewer_than_promised_is_said(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rate = 5e7  # the longest run length that is claimed takes less than 30 days at it
+    times = [f"{number / rate:.9f}" for number in range(600)]
+    stream = _csv(tmp_path / "S.csv", {"time_s": times, "entropy": _normal(600, 3), "surprisal": _normal(600, 4)})
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
+    assert status == 0
+    assert verdict["rate_is_of_stream"]
+    assert verdict["requests_per_second"] == pytest.approx(rate, rel=0.01)
+    assert verdict["run_length_days"] == pytest.approx(verdict["run_length_requests"] / verdict["requests_per_second"] / 86400)
+    assert any(warning.startswith("not the 30 days that the reference was made for") for warning in verdict["warnings"])
+
+
 def test_a_reference_that_says_nothing_gives_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walk = [0.0]
     for step in _normal(1999, 1):

@@ -36,8 +36,9 @@ class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What `aie-agent drift --json` prints. `first_alarm_request` counts from 1, and is the request at which the alarm began.
     `evaluations` are the windows that were compared, of all statistics. `run_length_requests` is how many requests pass between
-    false alarms, all statistics together, at least; `run_length_days` the same at the rate that the reference was made for;
-    null where nothing can be compared. They hold for traffic as in the `reference_hours` of the recording (null: unknown)."""
+    false alarms, all statistics together, at least; `run_length_days` the same at `requests_per_second`: the stream's own rate, or,
+    where it says no times, the one that the reference was made for; null where nothing can be compared. They hold for traffic as in
+    the `reference_hours` of the recording (null: unknown)."""
 
     alarm: bool
     first_alarm_request: int | None
@@ -46,6 +47,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: int
     run_length_requests: float | None
     run_length_days: float | None
+    requests_per_second: float
+    rate_is_of_stream: bool
     state: str
     requests: int
     reference_requests: int
@@ -65,9 +68,9 @@ class _Alarm:
     check: Check
 
 
-def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdict:
-    """The verdict on a stream that has a column for each of the reference's; others are passed over. Raises ValueError where one is
-    missing, or columns are of different lengths."""
+def judge(reference: Reference, stream: Mapping[str, Sequence[float]], hours: float | None = None) -> Verdict:
+    """The verdict on a stream that has a column for each of the reference's; others are passed over. `hours` is how long it took,
+    where that is known. Raises ValueError where a column is missing, or columns are of different lengths."""
     columns = {column.name: column for column in reference.header.columns}
     missing = [name for name in columns if name not in stream]
     if missing:
@@ -85,6 +88,8 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
     first = min(alarms, key=lambda name: alarms[name].request, default=None)
     requests, header = lengths.pop(), reference.header
     is_compared = not all(column.untested for column in columns.values())
+    rate = requests / hours / 3600.0 if hours else header.aim.requests_per_second
+    days = header.run_length_requests / rate / 86400.0 if is_compared and rate else None
     enough = first is not None or (is_compared and requests >= WINDOW * CONSECUTIVE)
     return Verdict(
         alarm=first is not None,
@@ -93,7 +98,9 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
         check=None if first is None else str(alarms[first].check),
         evaluations=sum(each.windows for each in verdicts.values()),
         run_length_requests=header.run_length_requests if is_compared else None,
-        run_length_days=header.run_length_requests / header.aim.requests_per_second / 86400.0 if is_compared else None,
+        run_length_days=days,
+        requests_per_second=rate,
+        rate_is_of_stream=bool(hours),
         state="ok" if enough else "not_enough_data",
         requests=requests,
         reference_requests=header.requests,
@@ -101,7 +108,28 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]]) -> Verdic
         reference_sha256=header.sha256,
         rule=RULE,
         per_statistic=verdicts,
-        warnings=tuple(filter(None, (*header.warnings, span.warning(header.about.span_hours), *_passed_over(columns, stream)))),
+        warnings=tuple(
+            filter(
+                None,
+                (
+                    *header.warnings,
+                    span.warning(header.about.span_hours),
+                    _sooner(reference, rate, days),
+                    *_passed_over(columns, stream),
+                ),
+            )
+        ),
+    )
+
+
+def _sooner(reference: Reference, rate: float, days: float | None) -> str:
+    """Where the stream comes so fast that false alarms come sooner than the reference was made to keep; else empty."""
+    aim = reference.header.aim
+    if days is None or days >= aim.days or rate <= aim.requests_per_second:
+        return ""
+    return (
+        f"not the {aim.days:g} days that the reference was made for: {rate:.2g} requests a second came, not"
+        f" {aim.requests_per_second:.2g}; make one with --rate {rate:.2g}"
     )
 
 
