@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +96,15 @@ def of_findings() -> dict[str, Any]:
     )
 
 
-def test_alerts_behave_as_their_tests_say(promtool: str, tmp_path: Path) -> None:
-    """One process for all: what it costs is mostly its start. Two files are made of tables."""
-    made = {"xids": of_xids(), "findings": of_findings()}
-    for name, content in made.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    run(promtool, "test", "rules", *TEST_FILES, *(tmp_path / f"{name}.json" for name in made))
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
+def test_alerts_behave_as_their_tests_say(promtool: str, path: Path) -> None:
+    run(promtool, "test", "rules", path)
+
+
+@pytest.mark.parametrize("made", [of_xids, of_findings])
+def test_alerts_of_tables(promtool: str, tmp_path: Path, made: Callable[[], dict[str, Any]]) -> None:
+    (tmp_path / "made.json").write_text(json.dumps(made()))
+    run(promtool, "test", "rules", tmp_path / "made.json")
 
 
 @pytest.mark.parametrize(
