@@ -95,6 +95,7 @@ class Clients:
         self._session: aiohttp.ClientSession | None = None
         self._steady: asyncio.Task[None] | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._held = False
         self.outcomes: Counter[str] = Counter()
 
     def __enter__(self) -> Clients:
@@ -124,6 +125,15 @@ class Clients:
             yield
         finally:
             self._body = before
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Sends nothing meanwhile, as a proxy does that knows that the engine is not ready."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
 
     @contextlib.contextmanager
     def flood(self, clients: int) -> Iterator[None]:
@@ -171,7 +181,7 @@ class Clients:
     async def _run(self, requests_per_second: float) -> None:
         while True:
             await asyncio.sleep(self._rng.expovariate(requests_per_second))
-            if len(self._open) < MOST_OPEN:
+            if len(self._open) < MOST_OPEN and not self._held:
                 task = asyncio.create_task(self._ask(self._body(self._rng)))
                 self._open.add(task)
                 task.add_done_callback(self._open.discard)
@@ -181,7 +191,8 @@ class Clients:
 
     async def _insist(self) -> None:
         while True:
-            await self._ask(self._body(self._rng))
+            if not self._held:
+                await self._ask(self._body(self._rng))
             await asyncio.sleep(0.1)
 
     async def _ask(self, body: dict[str, Any]) -> None:

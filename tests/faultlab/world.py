@@ -64,7 +64,7 @@ class World:
         self.engine: Program
         self.agent: Program
         self.agent_url = ""
-        self.clients: Clients
+        self.clients = Clients(self.engine_url, setup.body)
         self.gpus: simulate.Controller | None = None
 
     def __enter__(self) -> World:
@@ -84,7 +84,7 @@ class World:
             self.gpus = self._stack.enter_context(simulate.Controller.create(self._directory / "gpus", self.setup.gpus, "H100"))
         self._stack.callback(lambda: self.engine.stop())
         self.start_engine()
-        self.clients = self._stack.enter_context(Clients(self.engine_url, self.setup.body))
+        self._stack.enter_context(self.clients)
         if not self.load:
             self.load = self.setup.share * self.clients.capacity()
         self.clients.send(self.load)
@@ -102,7 +102,8 @@ class World:
             "AIE_STATSD": self.statsd,
         }
         self.engine = Program("aie-engine", arguments, self._directory / "engine.log", environment)
-        until(self._is_ready, "aie-engine is not ready", self.engine)
+        with self.clients.held():
+            until(self._is_ready, "aie-engine is not ready", self.engine)
         self._place_on_gpus([simulate.Process(self.engine.pid, 40 * GIB)])
 
     def kill_engine(self) -> None:
