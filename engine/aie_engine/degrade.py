@@ -50,7 +50,7 @@ def state_of(content: bytes, engine: str, now_s: float) -> State:
     for line in content.splitlines():
         try:
             row = _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if row.engine == engine and row.expires_s > now_s and row.cause.isidentifier() and row.cause.isascii():
             held.append(row)

@@ -30,6 +30,7 @@ def _line(cause: str = "output_drift", engine: str = "e", expires_s: float = NOW
         (_line(expires_s=NOW_S), State()),
         (b"{" + _line(), State()),
         (b'{"engine": "e"}\n\xff\xfe\n' + _line(), State(("output_drift",))),
+        (b'{"x": ' + b"[" * 100_000 + b"\n" + _line(), State(("output_drift",))),
         (_line("a header: is, no cause\\r\\n"), State()),
     ],
 )
