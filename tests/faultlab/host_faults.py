@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faultlab.faults import PLAIN, SLOW, Fault
-from tests.faultlab.programs import LabError
+from tests.faultlab.programs import LabError, take_nice_along
 from tests.faultlab.world import World
 
 NEIGHBOURS: Final = 4
@@ -42,7 +42,8 @@ def _neighbours(world: World) -> Iterator[None]:
     busy = f"import os\nos.sched_setaffinity(0, {cpu!r})\nwhile True: pass"
     with contextlib.ExitStack() as stack:
         for _ in range(NEIGHBOURS):
-            process = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.DEVNULL)
+            process = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.DEVNULL, start_new_session=True)
+            take_nice_along(process.pid)  # the engine's neighbours are its equals
             stack.callback(process.wait)
             stack.callback(process.kill)
         _pin(world.engine.pid, cpu)
@@ -72,13 +73,13 @@ def _group() -> Iterator[tuple[Path, Callable[[], None]]]:
     except OSError as error:
         raise LabError(f"no control group can be made: {error.strerror}") from error
     try:
-        _take_nice_along(group, v1=v1)
+        _weigh(group, v1=v1)
         yield group, limit
     finally:
         group.rmdir()
 
 
-def _take_nice_along(group: Path, *, v1: bool) -> None:
+def _weigh(group: Path, *, v1: bool) -> None:
     """A nice value counts only within a group: so the group weighs more. A step of nice is a quarter, as the kernel has it."""
     file, usual, most = ("cpu.shares", 1024, 200_000) if v1 else ("cpu.weight", 100, 10_000)
     weight = round(usual * 1.25 ** -os.nice(0))

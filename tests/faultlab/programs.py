@@ -39,7 +39,7 @@ class Program:
                 env=os.environ | dict(environment),
                 start_new_session=True,
             )
-        _take_nice_along(self.process.pid)
+        take_nice_along(self.process.pid)
 
     @property
     def pid(self) -> int:
@@ -66,7 +66,7 @@ class Program:
             self.process.wait()
 
 
-def _take_nice_along(pid: int) -> None:
+def take_nice_along(pid: int) -> None:
     """Where sessions share the CPUs as groups (sched_autogroup), a process's own nice value counts only within its session."""
     with contextlib.suppress(OSError):  # without such groups, or without the right to
         Path(f"/proc/{pid}/autogroup").write_text(str(os.nice(0)))
