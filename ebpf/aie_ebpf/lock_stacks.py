@@ -58,13 +58,17 @@ class LockStacks:
         """Looks at a process from now on: at these futexes (tgid, address) of it, or at all where there are none of anybody.
         Returns what ends it. Raises BpfError."""
         tgid = target.tgid
-        if self._probe is None:
-            self._probe = self._module.attach_tracepoint(_ROW.tracepoint, _ROW.handler)
         self._engines[tgid] = target.engine
         self._wanted[tgid] = [(address, owner) for owner, address in locks if owner == tgid]
-        for each in self._wanted[tgid]:
-            self._locks.put(each, (1,))
-        self._sampled.put((tgid,), (time.clock_gettime_ns(time.CLOCK_MONOTONIC), 0, int(bool(locks))))
+        try:
+            if self._probe is None:
+                self._probe = self._module.attach_tracepoint(_ROW.tracepoint, _ROW.handler)
+            for each in self._wanted[tgid]:
+                self._locks.put(each, (1,))
+            self._sampled.put((tgid,), (time.clock_gettime_ns(time.CLOCK_MONOTONIC), 0, int(bool(locks))))
+        except BpfError:
+            self._end(tgid)
+            raise
         return lambda: self._end(tgid)
 
     def read(self) -> tuple[LockStack, ...]:

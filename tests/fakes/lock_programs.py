@@ -99,7 +99,7 @@ def _compile(compiler: str, path: Path, source: str, *flags: str) -> None:
     text = path.with_suffix(".cc" if compiler == "g++" else ".c")
     text.write_text(source)
     hidden = [] if any(flag.startswith("-DHIDDEN") for flag in flags) else ["-DHIDDEN="]
-    command = [tool(compiler), *hidden, "-o", path, text, *flags]
+    command: list[str | Path] = [tool(compiler), *hidden, "-o", path, text, *flags]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 

@@ -46,7 +46,10 @@ struct sampled {
     u64 taken;
     u64 only;
 };
-BPF_TABLE("hash", u32, struct sampled, sampled, 1024);
+#ifndef SAMPLED_ENTRIES
+#define SAMPLED_ENTRIES 1024
+#endif
+BPF_TABLE("hash", u32, struct sampled, sampled, SAMPLED_ENTRIES);
 struct lock_at {
     u64 address;
     u64 tgid;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 
 from aie_agent.stacks.native.unwind import By, End
 from aie_agent.stacks.native.waits import resolve
-from aie_ebpf.messages import LockStack, OpenWindow, Report, WindowClosed
+from aie_ebpf.door import Bcc, BpfError
+from aie_ebpf.host import HostProbes
+from aie_ebpf.lock_stacks import LockStacks
+from aie_ebpf.messages import LockStack, OpenWindow, Report, Target, WindowClosed
 from tests.fakes.lock_programs import OPTIMISED, build, running
 from tests.integration.ebpf.bpf_child import Child, running_child
 
@@ -90,3 +94,29 @@ def test_nobody_is_looked_at_without_a_window(child: Child, program: Path) -> No
         reports = child.reports(3)
     assert all(report.lock_stacks == () for report in reports)
     assert not any(cost.set == "lock_stacks" and cost.hits for report in reports for cost in report.costs)
+
+
+def test_the_childs_memory_after_windows(child: Child) -> None:
+    """The budget of DESIGN 4: what compiling the set took was given back."""
+    assert child.reports(1)[0].resident_bytes < 125 << 20
+
+
+def test_a_process_too_many_leaves_nothing_attached(bcc: Bcc, host: HostProbes, program: Path) -> None:
+    """The map of processes is full: that is said, and neither the tracepoint nor an entry stays. Then there is room again."""
+    stacks = LockStacks(bcc.compile("common.h", "watched.h", "watched_there.h", "lock_stacks", defines=["SAMPLED_ENTRIES=1"]))
+    with running(program, "fight", THREADS) as first, running(program, "fight", THREADS) as second:
+        ends = stacks.begin(Target(engine="first", tgid=first, start_ticks=0), ())
+        with pytest.raises(BpfError, match="could not be set"):
+            stacks.begin(Target(engine="second", tgid=second, start_ticks=0), ())
+        ends()
+        host.watch(second, None, ())
+        ends = stacks.begin(Target(engine="second", tgid=second, start_ticks=0), ())
+        found: tuple[LockStack, ...] = ()
+        for _ in range(1000):
+            found += stacks.read()
+            if found:
+                break
+            time.sleep(0.01)
+        ends()
+        host.forget(second)
+    assert {each.engine for each in found} == {"second"}

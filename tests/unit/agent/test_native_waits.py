@@ -36,6 +36,8 @@ C = ("libc.so.6:", "libc.so.6:pthread_mutex_lock")
         ((*C, "a:1", "b:2", "c:3", "d:4"), "in pthread_mutex_lock, called by a (1+0x10), b (2+0x10), c (3+0x10)"),
         ((*C, "?a:f"), "in pthread_mutex_lock, called by a (f+0x10) (in part a guess)"),
         ((*C, "a:1", "b:2", "c:3", "?d:4"), "in pthread_mutex_lock, called by a (1+0x10), b (2+0x10), c (3+0x10)"),
+        (("libc-client.so.2007:", "a:f"), "in libc-client.so.2007+0x10, called by a (f+0x10)"),
+        (("libc.musl-x86_64.so.1:pthread_mutex_lock", "a:f"), "in pthread_mutex_lock, called by a (f+0x10)"),
         (("libcrypto.so.3:CRYPTO_lock", "a:f"), "in CRYPTO_lock, called by a (f+0x10)"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from aie_ebpf.mappings import PROC
 from aie_ebpf.messages import LockStack
 
 CALLERS_TOLD: Final = 3
-_RUNTIME: Final = re.compile(r"(?:libc|libpthread|ld|ld-linux[\w-]*|ld-musl[\w-]*|libc\.musl[\w-]*|\[vdso\])(?:[.-]|$)")
+_RUNTIME: Final = re.compile(r"(?:libc|libpthread|ld)(?:-\d[\d.]*)?\.so|ld-linux|ld-musl|libc\.musl|\[vdso\]")
 _INTERPRETER: Final = re.compile(r"(?:lib)?python\d")
 _EVALUATES: Final = ("_PyEval_", "PyEval_")
 
