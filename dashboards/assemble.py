@@ -18,6 +18,10 @@ COLUMNS: Final = 24
 """Of Grafana's grid."""
 
 
+_FOUND: Final = p.by("instance, cause, subject", p.of("aie_finding", extra='severity=~"warning|critical"'), "max")
+_RESTARTED: Final = p.by("instance, engine", f"changes({p.of('aie_engine_start_time_seconds')}[1m])", "max") + " > 0"
+
+
 def positions(row: Sequence[Panel], top: int) -> list[models.GridPos]:
     """Panels from left to right; one that does not fit begins a new line below the highest of the line before."""
     found: list[models.GridPos] = []
@@ -48,7 +52,8 @@ def board_json(board: Board) -> str:
         .time(board.range, "now")
         .timezone("browser")
         .variables([variables.datasource(), *(variables.query_variable(variables.VARIABLES[name]) for name in board.variables)])
-        .annotation(_findings())
+        .annotation(_mark("Findings", "orange", _FOUND, "{{cause}}: {{subject}}"))
+        .annotation(_mark("Restarts", "blue", _RESTARTED, "{{engine}} started"))
         .link(links.to_boards())
     )
     made.build().panels = list(_panels(board.rows))
@@ -58,18 +63,17 @@ def board_json(board: Board) -> str:
     )
 
 
-def _findings() -> builders.AnnotationQuery:
-    """When something was found, as a mark on every picture."""
-    found = p.of("aie_finding", extra='severity=~"warning|critical"')
+def _mark(name: str, colour: str, expr: str, title: str) -> builders.AnnotationQuery:
+    """When something happened, on every picture; which host, in the mark's text."""
     return (
         builders.AnnotationQuery()
-        .name("Findings")
+        .name(name)
         .datasource(variables.DATASOURCE)
         .enable(True)
         .hide(False)
-        .icon_color("orange")
-        .expr(p.by("instance, cause, subject", found, "max"))
-        .title_format("{{cause}}: {{subject}}")
+        .icon_color(colour)
+        .expr(expr)
+        .title_format(title)
         .text_format("{{instance}}")
         .step("30s")
     )

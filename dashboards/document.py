@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dashboards.table import Board, Panel
+from dashboards.table import MEANING, Board, Panel, Row
 
 _HEAD: Final = """# Dashboards
 Generated from `dashboards/boards/` by `python dashboards/build.py`; a test compares.
@@ -16,21 +16,22 @@ aie-agent dashboards --export DIR     # the boards as JSON, and a file for Grafa
 
 The boards ask for metrics as they are scraped, and need no recording rules. They show something with any engine that an agent
 reads; what needs hooks, eBPF or a GPU says so where it is empty. The last column is the situation in which a test has seen each
-panel's queries return data, from a real Prometheus: `plain` is an agent that reads an engine's page, and nothing else.
+query of the panel return data, from a real Prometheus:
+
 """
 
 
 def markdown(boards: Sequence[Board]) -> str:
     """The document."""
-    parts = [_HEAD]
+    parts = [_HEAD, *(f"* `{situation}`: {meaning}\n" for situation, meaning in MEANING.items())]
     for board in boards:
         chosen = ", ".join(f"`{name.removeprefix('one_')}`" for name in board.variables)
         parts.append(f"\n## {board.title}\n\n{board.question} Chosen by {chosen}.\n")
-        parts.append("\n| panel | question | seen |\n| --- | --- | --- |\n")
-        parts.extend(_row(panel) for panel in board.panels)
+        parts.append("\n| row | panel | question | seen |\n| --- | --- | --- | --- |\n")
+        parts.extend(_row(row, panel) for row in board.rows for panel in row.panels)
     return "".join(parts)
 
 
-def _row(panel: Panel) -> str:
-    seen = f"{panel.situation}: {panel.why}" if panel.why else str(panel.situation)
-    return f"| {panel.title} | {panel.question} | {seen if panel.queries else '-'} |\n"
+def _row(row: Row, panel: Panel) -> str:
+    seen = f"`{panel.situation}`: {panel.why}" if panel.why else f"`{panel.situation}`"
+    return f"| {row.title or '(top)'} | {panel.title} | {panel.question} | {seen if panel.queries else '-'} |\n"

@@ -23,25 +23,29 @@ class Situation(StrEnum):
     """In which situation a panel has something to show. A test brings each about, and asks every query."""
 
     PLAIN = "plain"
-    """An agent that reads an engine's page: no hooks, no probes, no GPU."""
     OTHERS = "others"
-    """An agent that reads pages of engines that are not ours: vLLM, SGLang, TGI, llama.cpp."""
-    NO_GPU = "no-gpu"
-    """The same, of what says that there is no GPU."""
     HOOKS = "hooks"
-    """An engine whose hooks send what leaks and drift are told by; memory grows, and answers have changed."""
     GPUS = "gpus"
-    """A healthy host with eight GPUs."""
+    NO_GPU = "no-gpu"
     FAULTS = "faults"
-    """A host whose GPUs, engine and sources fail."""
     PROBES = "probes"
-    """A host that allows eBPF."""
     CUDA = "cuda"
-    """The same, with an engine that calls CUDA."""
     LIMITS = "limits"
-    """An engine whose control group limits its memory and CPU."""
     NOT_HERE = "not-here"
-    """Cannot be brought about in a test: the panel says why."""
+
+
+MEANING: Final[dict[Situation, str]] = {
+    Situation.PLAIN: "an agent that reads the page of aie-engine with SmolLM2: no hooks, no probes, no GPU",
+    Situation.OTHERS: "the same of vLLM, SGLang, TGI and llama.cpp, by recorded and rendered pages",
+    Situation.HOOKS: "an engine whose hooks tell of memory that grows and of answers that have changed",
+    Situation.GPUS: "a healthy host with eight simulated H100s",
+    Situation.NO_GPU: "as plain: what tells of hosts without GPUs",
+    Situation.FAULTS: "GPUs that are lost, hot or slow, pages that are gone or wrong, senders that send nonsense",
+    Situation.PROBES: "a host that allows eBPF, and threads that fight for locks",
+    Situation.CUDA: "the same, with a program that calls CUDA (a stand-in of the driver)",
+    Situation.LIMITS: "an engine whose control group limits its memory and CPU",
+    Situation.NOT_HERE: "cannot be brought about in a test; the reason stands beside it",
+}
 
 
 class Query(NamedTuple):

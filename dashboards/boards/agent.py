@@ -186,6 +186,29 @@ _INPUT: Final = Row(
     ),
 )
 
+_OUTPUT: Final = Row(
+    "What goes out",
+    (
+        lines(
+            "Requests to the agent",
+            "Who asks the agent, and is anybody refused?",
+            "reqps",
+            Query(p.total("aie_agent_http_requests_total", "instance, path, code"), "{{code}} {{path}} ({{instance}})"),
+            width=12,
+        ),
+        lines(
+            "Pushes to an OTLP collector",
+            "Does what is pushed arrive?",
+            "short",
+            Query(p.total("aie_agent_otlp_exports_total", "instance, result"), "{{result}} ({{instance}})"),
+            words=(("ok", Word("", "green")), ("failed", Word("", "red"))),
+            width=12,
+            situation=Situation.FAULTS,
+            empty="no collector is configured",
+        ),
+    ),
+)
+
 _PROBES: Final = Row(
     "Probes (eBPF)",
     (
@@ -233,6 +256,6 @@ AGENT: Final = Board(
     "aie / Agent health",
     "Do the agents see what they should, and what do they cost?",
     ("job", "instance"),
-    (_ANSWER, _COST, _INPUT, _PROBES),
+    (_ANSWER, _COST, _INPUT, _OUTPUT, _PROBES),
     range="now-3h",
 )

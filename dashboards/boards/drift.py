@@ -11,6 +11,8 @@ from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step
 _OF: Final = "instance, engine, model, statistic"
 _NAME: Final = "{{statistic}}: {{engine}} {{model}} ({{instance}})"
 _HOOKED: Final = "needs aie_hooks' LogitsHooks in the engine, and a reference of its model: docs/drift.md"
+_OF_CANARY: Final = "instance, engine, model, canary"
+_NO_CANARY: Final = "no canary runs in the engine, or fewer than twenty runs are known: docs/drift.md"
 _RUNBOOKS: Final = ("output_drift", "input_drift", "output_collapse")
 _ALARM: Final = (("0", Word("as in the reference", "green")), ("1", Word("alarm", "red")))
 _COUNTS: Final = f"{p.by(_OF, p.of('aie_drift_consecutive_windows', p.MODEL), 'max')} > 0"
@@ -181,6 +183,46 @@ _DISTANCE: Final = Row(
     ),
 )
 
+_CANARY: Final = Row(
+    "The canary: one question, asked again and again",
+    (
+        lines(
+            "Distance from its level, of what may be",
+            "Is the model still the one that it was? From 1 on a run counts, and three in a row are an alarm.",
+            "none",
+            Query(
+                p.share(
+                    p.by(
+                        _OF_CANARY,
+                        f"abs({p.of('aie_engine_canary_logprob_nats', p.MODEL)} - {p.of('aie_drift_canary_level_nats', p.MODEL)})",
+                        "max",
+                    ),
+                    p.by(_OF_CANARY, p.of("aie_drift_canary_limit_nats", p.MODEL), "max"),
+                ),
+                "{{canary}}: {{engine}} {{model}} ({{instance}})",
+            ),
+            steps=(Step(None, "transparent"), Step(1, "red")),
+            width=12,
+            situation=_H,
+            empty=_NO_CANARY,
+            runbooks=("output_drift",),
+        ),
+        lines(
+            "Runs of the canary",
+            "Does it run, and does it give a number?",
+            "short",
+            Query(
+                p.total("aie_engine_canary_runs_total", f"{_OF_CANARY}, outcome", p.MODEL), "{{outcome}} {{engine}} ({{instance}})"
+            ),
+            words=(("ok", Word("", "green")), ("nonfinite", Word("", "red")), ("failed", Word("", "orange"))),
+            width=12,
+            situation=_H,
+            empty=_NO_CANARY,
+            runbooks=("nan_logits",),
+        ),
+    ),
+)
+
 _VALUES: Final = Row(
     "The answers themselves",
     (
@@ -249,6 +291,6 @@ DRIFT: Final = Board(
     "aie / Drift",
     "Has what a model says, or what it is asked, changed?",
     ("job", "instance", "engine", "model"),
-    (_ANSWER, _DISTANCE, _VALUES, _NOTHING),
+    (_ANSWER, _DISTANCE, _CANARY, _VALUES, _NOTHING),
     range="now-6h",
 )

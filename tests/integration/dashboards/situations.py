@@ -146,6 +146,7 @@ class Broken:
         self.agent = place.agent(
             "faults",
             "expected = 8",
+            f'[otlp]\nendpoint = "http://127.0.0.1:{free_port()}"\ninterval = "1s"',
             place.page("no-page", f"http://127.0.0.1:{free_port()}/metrics"),
             place.page("no-number", place.stack.enter_context(served(page))),
             gpus=self._host,
@@ -240,6 +241,12 @@ class Hooked:
         yield f"aie_engine_requests_total,{by},outcome=ok:10|c"
         yield f"aie_engine_requests_running,{by}:3|g"
         yield f"aie_engine_requests_waiting,{by}:0|g"
+        canary = f"{by},canary=fixed"
+        yield f"aie_engine_canary_runs_total,{canary},outcome=ok:1|c"
+        # In StatsD a level below 0 is one that falls from 0.
+        yield from (f"aie_engine_canary_logprob_nats,{canary}:{value}|g" for value in (0, -3 - tick % 3 / 1000))
+        yield "aie_engine_malloc_used_bytes,engine=chat:5000000|g"
+        yield "aie_engine_malloc_held_bytes,engine=chat:6000000|g"
         for cache in ("prefix", "response"):
             yield f"aie_engine_{cache}_cache_queries_total,{by}:10|c"
             yield f"aie_engine_{cache}_cache_hits_total,{by}:4|c"

@@ -32,7 +32,7 @@ from tests.integration.dashboards.situations import Broken, Hooked, Place, Probe
 
 pytestmark = [pytest.mark.model, needs_gcc, pytest.mark.timeout(600)]
 
-DEADLINE_S: Final = 180.0
+DEADLINE_S: Final = 240.0
 """Far beyond what any machine needs: what is there is seen within a minute."""
 LOAD: Final = 1.0
 """Requests a second."""
