@@ -48,3 +48,14 @@ ALL: Final = tuple(rules())
 ALERT_RULES: Final = tuple(rule for rule in ALL if "alert" in rule.table)
 NAMES: Final = tuple(dict.fromkeys(rule.name for rule in ALERT_RULES))
 """Of the alerts, each once."""
+
+
+def named_causes() -> tuple[tuple[str, str], ...]:
+    """The alerts about findings of a cause, with each cause that they name."""
+    return tuple(
+        (rule.name, cause)
+        for rule in ALERT_RULES
+        if rule.table["labels"]["severity"] == "{{ $labels.severity }}"
+        for causes in re.findall(r'cause=~?"([^"]+)"', rule.table["expr"])
+        for cause in causes.split("|")
+    )

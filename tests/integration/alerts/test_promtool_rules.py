@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from aie_alerts.scale import scaled
 from aie_telemetry.xids import XIDS
-from tests.fakes.alert_files import ALERT_RULES, RULE_FILES, TEST_FILES
+from tests.fakes.alert_files import RULE_FILES, TEST_FILES, named_causes
 
 UNKNOWN_XID = 999
 GPU_RULES = next(path for path in RULE_FILES if path.stem == "gpu")
@@ -75,14 +74,7 @@ def of_xids() -> dict[str, Any]:
 
 def of_findings() -> dict[str, Any]:
     """Each cause that an alert names, at each severity: information is no alert, and the rest keeps its severity."""
-
-    def expected() -> Iterator[tuple[str, str]]:
-        for rule in ALERT_RULES:
-            if rule.table["labels"]["severity"] == "{{ $labels.severity }}":
-                for causes in re.findall(r'cause=~?"([^"]+)"', rule.table["expr"]):
-                    yield from ((rule.name, cause) for cause in causes.split("|"))
-
-    named = list(expected())
+    named = named_causes()
     assert named
     return as_test(
         list(RULE_FILES),
