@@ -36,18 +36,22 @@ MODEL: Final = "smollm2"
 _HW_SLOWDOWN: Final = 0x8
 _HW_THERMAL: Final = 0x40
 
-# Three threads compute in Python, and three want a lock in which one of them always sleeps.
+# Three threads compute in Python now and then, at once; and three want a lock in which one of them always sleeps.
 FIGHT: Final = """
 import threading, time
 lock = threading.Lock()
+together = threading.Barrier(3)
 def compute():
     while True:
-        sum(range(1000))
+        together.wait()
+        for _ in range(300):
+            sum(range(1000))
+        time.sleep(0.1)
 def hold():
     while True:
         with lock:
             time.sleep(0.02)
-for target in (compute, compute, hold, hold, hold):
+for target in (compute, compute, compute, hold, hold, hold):
     threading.Thread(target=target, daemon=True).start()
 input()
 """

@@ -28,7 +28,7 @@ from tests.fakes.board_files import CHOSEN, concrete
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.faultlab.clients import Clients
 from tests.faultlab.programs import Program
-from tests.integration.dashboards.situations import Broken, Hooked, Place, Probed, gpus, limits, others, plain
+from tests.integration.dashboards.situations import GIB, Broken, Hooked, Place, Probed, gpus, limits, others, plain
 
 pytestmark = [pytest.mark.model, needs_gcc, pytest.mark.timeout(600)]
 
@@ -216,6 +216,31 @@ def test_the_numbers_of_a_healthy_host_are_zero(monitored: Monitored) -> None:
         ask = next(ask for ask in asks(Situation.PLAIN) if (ask.board.name, ask.panel.title) == ("overview", title))
         (found,) = eventually(lambda ask=ask: monitored.answer(ask.query.expr, "plain"))
         assert float(found["value"][1]) == 0.0, title
+
+
+# By board, panel and agent: what the label says of the only label that tells its rows apart, and the number.
+_NUMBERS: Final = {
+    ("hot", "GPU memory by model", "gpus"): ("model", {"smollm2": 8 * 40 * GIB}),
+    ("gpus", "GPUs that answer", "gpus"): ("job", {"aie": 8.0}),
+    ("gpus", "GPUs that answer", "faults"): ("job", {"aie": 7.0}),
+    ("gpus", "GPUs that do not answer", "faults"): ("job", {"aie": 1.0}),
+    ("gpus", "Held back now", "faults"): ("job", {"aie": 1.0}),
+    ("gpus", "PCIe lanes missing", "faults"): ("gpu", {"2": 8.0}),
+    ("gpus", "PCIe generations missing, while busy", "faults"): ("gpu", {"3": 2.0}),
+    ("agent", "Agents", "plain"): ("job", {"aie": 1.0}),
+}
+
+
+@pytest.mark.parametrize("key", _NUMBERS, ids=lambda key: " ".join(key))
+def test_numbers_are_those_of_the_host(key: tuple[str, str, str], monitored: Monitored) -> None:
+    name, title, agent = key
+    label, expected = _NUMBERS[key]
+    panel = next(panel for board in BOARDS if board.name == name for panel in board.panels if panel.title == title)
+
+    def shown() -> dict[str, float]:
+        return {each["metric"][label]: float(each["value"][1]) for each in monitored.answer(panel.queries[0].expr, agent)}
+
+    eventually(lambda: shown() == expected)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
