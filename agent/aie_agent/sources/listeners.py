@@ -41,8 +41,9 @@ def tgids_listening_at(host: str, port: int, proc: Path = Path("/proc")) -> set[
     wanted = {f"socket:[{inode}]" for inode in _listening_inodes(host, port, proc)}
     if not wanted:
         return set()
-    pids = (entry.name for entry in os.scandir(proc) if entry.name.isdigit())
-    return {int(pid) for pid in pids if _holds(proc / pid / "fd", wanted) and not _is_stand_in(proc / pid)}
+    # Text, not Path: to put paths together would take as long as to read what they lead to.
+    holders = (name for name in os.listdir(proc) if name.isdigit() and _holds(f"{proc}/{name}/fd", wanted))
+    return {int(pid) for pid in holders if not _is_stand_in(proc / pid)}
 
 
 class Listener(NamedTuple):
@@ -115,7 +116,7 @@ def _is_stand_in(process: Path) -> bool:
         return True
 
 
-def _holds(fd_directory: Path, links: set[str]) -> bool:
+def _holds(fd_directory: str, links: set[str]) -> bool:
     try:
         with os.scandir(fd_directory) as entries:
             for entry in entries:
