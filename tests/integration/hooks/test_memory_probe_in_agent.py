@@ -6,6 +6,7 @@ What the agent remembers of the hours before is made in a moment and given to it
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 
 from aie_agent.state import StateFile
 from aie_hooks import Emitter, MemoryProbe
-from aie_hooks.process_memory import physical_bytes
+from aie_hooks.process_memory import malloc_trim, physical_bytes
 from aie_telemetry.memory_probe import REQUESTS_NAME
 from tests.e2e.programs import Program, Start, eventually, get, start
 from tests.fakes.leak_world import MB, SCALE, World
@@ -106,6 +107,8 @@ def test_what_is_retained(agent: Callable[[bool], Agent], tmp_path: Path) -> Non
 
 
 def test_what_is_kept(agent: Callable[[bool], Agent], tmp_path: Path) -> None:
+    gc.collect()  # what other tests left behind is none of this
+    malloc_trim()
     program, url = agent(True)
     emitter = Emitter(ENGINE, f"unix://{tmp_path}/statsd.sock")
     probe = MemoryProbe(emitter)

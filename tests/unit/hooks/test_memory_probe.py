@@ -16,7 +16,7 @@ import pytest
 from hook_receivers import Clock, UnixReceiver, manual_emitter
 
 from aie_hooks import AllocatorStats, Emitter, MemoryProbe
-from aie_hooks.process_memory import malloc_bytes, physical_bytes, python_blocks
+from aie_hooks.process_memory import malloc_bytes, malloc_trim, physical_bytes, python_blocks
 from aie_telemetry.api import Event
 from aie_telemetry.memory_probe import REQUESTS_NAME, ProbeRequest, decode_requests, encode_requests
 from aie_telemetry.statsd import Parser
@@ -105,6 +105,8 @@ class Asked:
 
 @pytest.fixture
 def asked(receiver: UnixReceiver, socket_path: Path) -> Asked:
+    gc.collect()  # what other tests left behind is none of these numbers
+    malloc_trim()
     return Asked(receiver, socket_path)
 
 
