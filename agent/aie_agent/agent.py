@@ -17,6 +17,7 @@ from aie_agent.analysis.causes import WITH_STACKS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
 from aie_agent.analysis.history import FindingHistory, is_current, is_finding
+from aie_agent.analysis.hung import CAUSE as HUNG
 from aie_agent.analysis.leaks.told import LEAK
 from aie_agent.analysis.lock_contention import LOCK_CONTENTION, contended
 from aie_agent.analysis.memory import unaccounted
@@ -58,7 +59,8 @@ from aie_agent.sources.statsd import StatsdSource
 from aie_agent.sources.statsd_namesakes import Namesakes
 from aie_agent.stacks.evidence import StackEvidence
 from aie_agent.stacks.native.evidence import NativeEvidence
-from aie_agent.stacks.shown import LinedProbes, for_causes, fought, page
+from aie_agent.stacks.shown import LinedProbes, for_causes, fought, page, stuck
+from aie_agent.stacks.waiting import Address
 from aie_agent.state import SAVE_EVERY_S, StateFile
 from aie_agent.store import Store
 from aie_telemetry.api import StacksPage
@@ -68,6 +70,9 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 EVENTS_SHOWN = 20
 DISTRIBUTION = "aie-observability"
+
+# The causes of which native stacks tell more.
+NATIVE = (LOCK_CONTENTION, HUNG)
 
 # Who named an engine, by the source that brought the hello; the rest is StatsD.
 _ORIGINS = {ConfiguredEngines.name: Origin.CONFIG}
@@ -249,8 +254,7 @@ class Agent:
             suspicions = {(each.cause, each.subject) for each in findings if each.cause in WITH_STACKS}
             suspicions |= {(cause, engine) for engine in view.engines for cause in contended(view, engine, now_s)}
             self._stacks.follow(suspicions, self._tgids, now_s)
-            fighting = {engine for cause, engine in suspicions if cause == LOCK_CONTENTION}
-            self._native.follow(fighting, lambda engine: fought(self._locks(engine)), now_s)
+            self._native.follow({engine for cause, engine in suspicions if cause in NATIVE}, self._waited_for, now_s)
         for event in self._history.update(findings, now_s):
             self._events.add(event, now_s)
         self._lines.update(findings, now_s)
@@ -304,7 +308,13 @@ class Agent:
 
     def _stacks_of(self, engine: str, cause: str) -> Stacks | None:
         pair = self._stacks.of(engine, cause)
-        return None if pair is None else for_causes(pair, self._locks(engine), self._native.problems(engine))
+        if pair is None:
+            return None
+        problems = self._native.problems(engine) if cause == LOCK_CONTENTION else ()  # who hangs has no later waits
+        return for_causes(pair, self._locks(engine), problems, functools.partial(self._native.sentences, engine))
+
+    def _waited_for(self, engine: str) -> tuple[Address, ...]:
+        return fought(self._locks(engine)) + stuck(self._stacks.of(engine, HUNG))
 
     def _stacks_page(self, engine: str) -> StacksPage | None:
         pair = self._stacks.of(engine)

@@ -33,7 +33,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock that an engine's threads waited for within the window. `address` is hexadecimal, in the memory of process `tgid`.
 
     `waiting_threads` is how many threads waited for it on average, `longest_seconds` the longest single wait that ended,
-    `waiters` how many wait now. `line` is where in the code they wait, if it is known without doubt. `native` says which native
+    `waiters` how many wait now. `line` is where in the code most of them wait, where that is clear. `native` says which native
     code waits and who called it, where it was looked at and it is not Python code: `4 threads wait in pthread_mutex_lock, called by
     libfoo.so (work+0x1c)`.
     """

@@ -10,7 +10,7 @@ from aie_agent.commands.stacks_native import NativeLock, NativeSeen
 from aie_agent.stacks.merge import MergedThread, tree
 from aie_agent.stacks.model import Dump, Frame, clean
 from aie_agent.stacks.sentences import word
-from aie_agent.stacks.waiting import Address, Waiters, place, waiters
+from aie_agent.stacks.waiting import Waiters, line_of, place, waiters
 from aie_telemetry import api
 
 _INDENT: Final = "    "
@@ -34,7 +34,7 @@ def native(seen: NativeSeen, dumps: Sequence[Dump]) -> Iterator[str]:
     title = "threads that wait for locks" if seen.window_s else "threads that wait at one place, for a lock or for work"
     yield f"{title}, by native code: {'' if seen.locks else 'none were seen'}".rstrip()
     for lock in seen.locks:
-        where = _python_line(dumps, (lock.tgid, lock.address))
+        where = line_of(dumps, (lock.tgid, lock.address))
         python = f", at {where.place}" if where is not None else ""
         yield f"{_INDENT}lock {lock.address:#x} of process {lock.tgid}{python}:{_waited(lock)}"
         yield from (f"{_INDENT * 2}{text}" for text in lock.threads)
@@ -42,15 +42,6 @@ def native(seen: NativeSeen, dumps: Sequence[Dump]) -> Iterator[str]:
         yield f"{_INDENT}and {seen.idle} places where they wait for work, or one thread by itself"
     for problem in seen.problems:
         yield f"{_INDENT}not seen: {clean(problem, 500)}"
-
-
-def _python_line(dumps: Sequence[Dump], lock: Address) -> Frame | None:
-    """Where most threads wait for a lock. The kernel is asked a moment after a stack was read: one may have been elsewhere then."""
-    counts: Counter[Frame] = Counter()
-    for dump in dumps:
-        for each in waiters(dump, (lock,)):
-            counts[each.place] += len(each.threads)
-    return next((where for where, count in counts.most_common(1) if 2 * count > counts.total()), None)
 
 
 def _waited(lock: NativeLock) -> str:

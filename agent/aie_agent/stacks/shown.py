@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -10,15 +11,23 @@ from aie_agent.analysis.findings import Stacks
 from aie_agent.sources.bpf.build import Probes
 from aie_agent.stacks.model import Dump, Thread
 from aie_agent.stacks.sentences import Pair, gil_sentences, hang_sentences, lock_sentences
-from aie_agent.stacks.waiting import Address, idle_futexes, line_of, place
+from aie_agent.stacks.waiting import Address, idle_futexes, line_of, place, standing
 from aie_telemetry import api
 
+MOST_STUCK: Final = 16
 
-def for_causes(pair: Pair, locks: Sequence[api.Lock], problems: tuple[str, ...] = ()) -> Stacks:
+
+def for_causes(
+    pair: Pair,
+    locks: Sequence[api.Lock],
+    problems: tuple[str, ...] = (),
+    native_of: Callable[[Address], Sequence[str]] = lambda _: (),
+) -> Stacks:
     """What causes are told of a pair. `locks` are those that probes see; where they see none, shared futexes are taken for them.
-    `problems` are more that stand beside the pair's."""
+    `problems` are more that stand beside the pair's. `native_of` tells who waits at a futex in native code, and so of a thread that
+    hangs in a call into a library what holds it there."""
     return Stacks(
-        hang_sentences(pair),
+        hang_sentences(pair) + tuple(f"in native code, {text}" for lock in stuck(pair) for text in native_of(lock)),
         lock_sentences(pair, fought(locks) or None),
         gil_sentences(pair),
         idle_futexes(pair.dumps),
@@ -29,6 +38,18 @@ def for_causes(pair: Pair, locks: Sequence[api.Lock], problems: tuple[str, ...] 
 def fought(locks: Sequence[api.Lock]) -> tuple[Address, ...]:
     """The processes and addresses of locks. The interpreter lock's waiters are told by Python's stacks alone."""
     return tuple((lock.tgid, int(lock.address, 16)) for lock in locks if lock.kind == "lock")
+
+
+def stuck(pair: Pair | None) -> tuple[Address, ...]:
+    """The futexes at which Python threads wait that are where they were, each once. Idle workers of the standard library's pools
+    are nowhere of interest."""
+    found: dict[Address, None] = {}
+    for first, last in zip(pair.first, pair.last, strict=False) if pair is not None else ():
+        names = {each.thread for each in standing(first, last)}
+        for thread in last.threads:
+            if thread.futex is not None and thread.name in names and place(thread) is not None:
+                found[last.tgid, thread.futex] = None
+    return tuple(found)[:MOST_STUCK]
 
 
 def with_lines(locks: Sequence[api.Lock], pair: Pair | None) -> tuple[api.Lock, ...]:

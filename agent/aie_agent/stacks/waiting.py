@@ -81,10 +81,16 @@ def _inside(dump: Dump, futex: int, where: Frame) -> tuple[Thread, Frame] | None
 
 
 def line_of(dumps: Sequence[Dump], address: Address) -> Frame | None:
-    """Where threads wait for a lock, if all of them in all dumps do so at one line; else None."""
+    """Where threads wait for a lock, if at least twice as many of them do so at one line as elsewhere, over all dumps; else None.
+
+    Not all of them: the kernel is asked a moment after the stack was read, so that one that held the lock then may wait by now.
+    """
     tgid, futex = address
-    places = {place(thread) for dump in dumps if dump.tgid == tgid for thread in dump.threads if thread.futex == futex}
-    return places.pop() if len(places) == 1 else None
+    places = Counter(place(thread) for dump in dumps if dump.tgid == tgid for thread in dump.threads if thread.futex == futex)
+    for where, count in places.most_common(1):
+        if count >= 2 * (places.total() - count):
+            return where
+    return None
 
 
 def idle_futexes(dumps: Sequence[Dump]) -> frozenset[Address]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,10 @@ from aie_agent.sources.bpf.child import ChildError
 from aie_agent.sources.bpf.lock_windows import LockWindows, Looked
 from aie_agent.stacks.native.evidence import NativeEvidence
 from aie_agent.stacks.native.standing import waiting_now
-from aie_agent.stacks.shown import LinedProbes
+from aie_agent.stacks.py_spy import StacksError, dump
+from aie_agent.stacks.sentences import Pair
+from aie_agent.stacks.shown import LinedProbes, for_causes
+from aie_agent.stacks.shown import stuck as stuck_at
 from aie_agent.stacks.waiting import Address
 from aie_ebpf.messages import LockStack, OpenWindow, Report, WindowClosed
 from aie_telemetry import api
@@ -204,3 +210,52 @@ def test_what_is_odd_about_one_engine_ends_nothing(stuck: Address) -> None:
         work.cancel()
 
     asyncio.run(story())
+
+
+# A thread of Python that calls into a library, whose lock nobody gives back; and one that waits for a lock of Python's.
+HANGS = """
+import ctypes, sys, threading
+library = ctypes.CDLL(sys.argv[1])
+library.enter()
+lock = threading.Lock()
+lock.acquire()
+def encode():
+    library.work(0)
+threading.Thread(target=encode, name="encoder", daemon=True).start()
+threading.Thread(target=lock.acquire, name="taker", daemon=True).start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_python_thread_that_hangs_in_a_library_is_told_with_what_holds_it(tmp_path: Path) -> None:
+    """Its Python line by py-spy, and below that the library's function and the lock; Python's own lock has its line alone."""
+    build(tmp_path)
+    command = [sys.executable, "-c", HANGS, tmp_path / "libworks.so"]
+    world = World()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as python:
+        assert python.stdout is not None
+        python.stdout.readline()
+        deadline_s = time.monotonic() + 30
+        while len(waiting_now("chat", python.pid)) < 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        try:
+            pair = Pair("chat", 0.0, (dump(python.pid, 0.0),), (dump(python.pid, 6.0),))
+        except StacksError as error:
+            if error.reason == "no_privilege":
+                pytest.skip(str(error))
+            raise
+
+        async def story() -> None:
+            world.evidence.follow({"chat"}, lambda _: stuck_at(pair), 0.0)
+            await until(lambda: world.evidence.problems("chat"))
+
+        world.run(story)
+        python.kill()
+    assert {tgid for tgid, _ in stuck_at(pair)} == {python.pid}
+    told = for_causes(pair, (), native_of=lambda lock: world.evidence.sentences("chat", lock)).hang
+    assert any(each.startswith("thread encoder waits at <string>:8 (encode) in both dumps") for each in told), told
+    native = [each for each in told if each.startswith("in native code")]
+    assert len(native) == 1
+    assert native[0].startswith("in native code, 1 thread waits in pthread_mutex_lock, called by libworks.so (hold+")

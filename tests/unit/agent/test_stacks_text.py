@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aie_agent.commands import stacks_text
+from aie_agent.commands.stacks_native import NativeLock, NativeSeen
 from aie_agent.stacks.merge import folded, merge, tree
 from aie_agent.stacks.model import MOST_FRAMES, Dump, Frame, Thread, clean
 from aie_agent.stacks.py_spy import StacksError, parse, refusal
@@ -101,10 +103,12 @@ def test_where_locks_are_known_only_they_count_and_one_waiter_is_enough() -> Non
     assert group.threads == ("MainThread",)
 
 
-def test_a_line_is_told_only_where_all_wait_at_it() -> None:
-    elsewhere = waiting("other", 7, ENCODE, RUN)
+def test_a_line_is_told_only_where_it_is_clear() -> None:
+    """One that held the lock when its stack was read may wait when the kernel is asked; one that is taken at two lines has none."""
+    elsewhere = [waiting(f"other-{number}", 20 + number, ENCODE, RUN) for number in range(len(FOUR))]
     assert line_of([dump(*FOUR), dump(HOLDER)], (10, FUTEX)) == WORK
-    assert line_of([dump(*FOUR), dump(elsewhere)], (10, FUTEX)) is None
+    assert line_of([dump(*FOUR), dump(elsewhere[0])], (10, FUTEX)) == WORK
+    assert line_of([dump(*FOUR), dump(*elsewhere)], (10, FUTEX)) is None
     assert line_of([dump(HOLDER)], (10, FUTEX)) is None
     assert line_of([dump(*FOUR)], (11, FUTEX)) is None
 
@@ -292,3 +296,23 @@ def test_what_py_spy_complains_of(errors: str, reason: str) -> None:
 )
 def test_the_futex_that_a_thread_waits_on(line: bytes, machine: str, address: int | None) -> None:
     assert futex_address(line, machine) == address
+
+
+def test_native_locks_stand_with_their_python_line_where_they_have_one() -> None:
+    python = NativeLock(
+        tgid=10, address=FUTEX, threads=("4 threads wait in sem_wait, called by Python's interpreter",), waiting_threads=3.0
+    )
+    other = NativeLock(tgid=10, address=0x99, threads=("2 threads wait in a, called by b", "1 thread waits in c, called by d"))
+    seen = NativeSeen(locks=(python, other), idle=2, window_s=2.0, problems=("not \x1b[31mall",))
+    assert list(stacks_text.native(seen, [dump(*FOUR)])) == [
+        "threads that wait for locks, by native code:",
+        f"    lock {FUTEX:#x} of process 10, at {WORK.place}: 3.00 threads wait on average",
+        "        4 threads wait in sem_wait, called by Python's interpreter",
+        "    lock 0x99 of process 10:",
+        "        2 threads wait in a, called by b",
+        "        1 thread waits in c, called by d",
+        "    and 2 places where they wait for work, or one thread by itself",
+        "    not seen: not \N{REPLACEMENT CHARACTER}[31mall",
+    ]
+    nothing = NativeSeen(locks=(), idle=0, window_s=2.0, problems=())
+    assert list(stacks_text.native(nothing, [])) == ["threads that wait for locks, by native code: none were seen"]
