@@ -23,9 +23,10 @@ _ANSWER: Final = Row(
     (
         stat(
             "Alarms",
-            "Has any statistic of answers or prompts changed for five windows in a row?",
+            "Has any statistic of answers changed for five windows in a row, or a canary for three runs?",
             "none",
-            Query(p.by("", p.of("aie_drift_alarm", p.MODEL)), "{{job}}"),
+            Query(p.by("", p.of("aie_drift_alarm", p.MODEL)), "statistics {{job}}"),
+            Query(p.by("", p.of("aie_drift_canary_alarm", p.MODEL)), "canaries {{job}}"),
             steps=HEALTHY,
             situation=_H,
             empty=_HOOKED,

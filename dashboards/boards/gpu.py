@@ -87,7 +87,7 @@ _WORK: Final = Row(
             empty=_GPM,
         ),
         lines(
-            "What it waits for",
+            "Tensor cores and memory bandwidth",
             "Is it bound by its tensor cores, or by its memory? Decoding is bound by memory.",
             "percentunit",
             _gauge("aie_gpu_tensor_active_ratio", "tensor cores"),
@@ -99,7 +99,7 @@ _WORK: Final = Row(
         ),
         lines(
             "Memory",
-            "How much is used, and by how many processes?",
+            "How much is used, kept by the driver, and free?",
             "bytes",
             _gauge("aie_gpu_memory_used_bytes", "used"),
             _gauge("aie_gpu_memory_reserved_bytes", "driver"),

@@ -80,10 +80,15 @@ def _wrong_rates(expr: str) -> Iterator[str]:
                     yield f"{call.func.name} of {argument.vector_selector.name}, which is a gauge"
                 if call.func.name not in _RATES and rises:
                     yield f"{call.func.name} of {argument.vector_selector.name}, which is a counter"
+    asked_for = {
+        node.rhs.prettify()
+        for node in of_type(expr, promql.BinaryExpr)
+        if _own_operator(node).startswith(" and on (") and isinstance(node.rhs, promql.VectorSelector)
+    }
     for selector in of_type(expr, promql.VectorSelector):
-        # Beside a rate, a bucket may be asked whether it is there at all; and a count of starts is small enough to be read.
-        there = " and on (" in expr or selector.name == "aie_agent_bpf_starts_total"
-        if _rises(selector.name) and selector.prettify() not in rated and not there:
+        # Whether a bucket is there at all may be asked; and a count of starts is small enough to be read.
+        plain = selector.prettify() in rated | asked_for or selector.name == "aie_agent_bpf_starts_total"
+        if _rises(selector.name) and not plain:
             yield f"{selector.name} is a counter, and no rate is taken"
 
 
