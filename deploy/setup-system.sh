@@ -81,7 +81,7 @@ mounted() { # type, directory
     mount -t "$1" "$1" "$2" 2>/dev/null || say "$1 cannot be mounted at $2 (a container without the privilege?)"
 }
 
-packages python3-venv python3-bpfcc bpftrace gcc libc6-dev # the last two: simulated GPUs are compiled
+packages python3-venv python3-bpfcc bpftrace gcc libc6-dev systemd # gcc: simulated GPUs are compiled; systemd checks its unit
 kernel_headers
 one_program prometheus usr/bin/promtool promtool            # checks our metrics page and alert rules
 one_program prometheus usr/bin/prometheus prometheus        # scrapes the agent in tests and in make stack
