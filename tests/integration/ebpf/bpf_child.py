@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aie_ebpf.messages import Failed, Frames, Ready, Report, Target, ToAgent, ToChild, Watch, for_agent, frame
 from aie_ebpf.lives import start_ticks
+from aie_ebpf.messages import Failed, Frames, Ready, Report, Target, ToAgent, ToChild, Watch, for_agent, frame
 
 START_S = 120.0
 """What a busy machine may take to compile and calibrate."""

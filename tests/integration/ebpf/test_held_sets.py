@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aie_ebpf.lives import start_ticks
 from aie_ebpf.messages import ProcessReport, Report, Target, ToAgent, Watch
 from aie_ebpf.probes import TRACEPOINTS
-from aie_ebpf.lives import start_ticks
 from tests.integration.ebpf.bpf_child import Child, running_child
 
 pytestmark = pytest.mark.usefixtures("bpf")

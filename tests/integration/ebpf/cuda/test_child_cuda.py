@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, Target, ToAgent, Watch, WindowClosed
 from aie_ebpf.lives import start_ticks
+from aie_ebpf.messages import Coverage, OpenWindow, ProcessReport, Report, Target, ToAgent, Watch, WindowClosed
 from aie_ebpf.uprobe_links import Way
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
@@ -82,7 +82,7 @@ def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child
         }  # fmt: skip
         assert (loaded.contexts, loaded.copies[0].direction, loaded.copies[0].bytes) == (1, "htod", 100 * MIB)
 
-        child.tell(OpenWindow(set="cuda_launch", engine=ENGINE, seconds=2))
+        child.tell(OpenWindow(set="cuda_launch", engine=ENGINE, seconds=4))
         until_open(child, program.tgid, "cuda_launch")
         program.step()
         launched = until(child, lambda of: of.cuda is not None and bool(of.cuda.launches)).cuda

@@ -37,7 +37,7 @@ def test_launches_are_counted_without_any_other_set(stand_in: StandIn, tmp_path:
         child.until(lambda message: isinstance(message, Report) and bool(message.coverage))
         assert programs_of(child.process.pid) == set(), "nothing is attached before the window"
         program.run("launch")
-        child.tell(OpenWindow(set="cuda_launch", engine="under-test", seconds=1.5))
+        child.tell(OpenWindow(set="cuda_launch", engine="under-test", seconds=4))
         is_open(child, program.tgid)
         program.step()
         closed = child.until(lambda message: isinstance(message, WindowClosed))
