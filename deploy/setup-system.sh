@@ -81,7 +81,9 @@ mounted() { # type, directory
     mount -t "$1" "$1" "$2" 2>/dev/null || say "$1 cannot be mounted at $2 (a container without the privilege?)"
 }
 
-packages python3-venv python3-bpfcc bpftrace gcc libc6-dev systemd # gcc: simulated GPUs are compiled; systemd checks its unit
+packages python3-venv python3-bpfcc bpftrace
+packages gcc g++ libc6-dev # simulated GPUs and the programs of tests are compiled
+packages gdb systemd       # beside gdb native stacks are the same; systemd checks its unit
 kernel_headers
 one_program prometheus usr/bin/promtool promtool            # checks our metrics page and alert rules
 one_program prometheus usr/bin/prometheus prometheus        # scrapes the agent in tests and in make stack
