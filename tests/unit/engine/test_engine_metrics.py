@@ -44,6 +44,10 @@ NOT_ON_OUR_PAGE = {
     "aie_engine_activation_std",
     "aie_engine_activation_max_abs",
     "aie_engine_activation_nonfinite_total",
+    # Told by the hooks of the process, where somebody asks for them.
+    "aie_engine_python_blocks",
+    "aie_engine_malloc_used_bytes",
+    "aie_engine_malloc_held_bytes",
     # What this engine does not do: it reserves a request's longest answer, and shares no prefixes.
     "aie_engine_preemptions_total",
     "aie_engine_prefix_cache_queries_total",
