@@ -28,8 +28,10 @@ _TESTS = Path(__file__).parent
 SYSTEM_BIN = Path("/usr/local/lib/aie/bin")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says which tests stay together (`make unit` runs several processes), and puts the lanes first."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Says which tests stay together (`make unit` runs several processes), and puts the lanes first. A wrapper, since xdist reads
+    the groups before any other hook."""
     order = {}
     for item in items:
         path = item.path.relative_to(_TESTS).as_posix()
@@ -39,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         order[item] = place
         item.add_marker(pytest.mark.xdist_group(lane))
     items.sort(key=order.__getitem__)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
