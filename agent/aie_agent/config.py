@@ -91,8 +91,8 @@ class FindingsSection(_Section, frozen=True):
 class LeaksSection(_Section, frozen=True):
     """[leaks]: whether memory is followed for leaks, how fast its time runs (every window is divided by `time_scale`: 60 makes a
     day 24 minutes, for rehearsals), how long a warm-up takes at least, below which growth an hour, in MB, nothing is said, for how
-    long memory must last for a leak to be told as information only, and whether an engine that is suspect is asked to give back what
-    it only retains (a file beside statsd.unix, for those that watch it). docs/leaks.md."""
+    long memory must last for a leak to be told as information only, and whether an engine that is suspect is asked to give back
+    what it only retains (a file beside statsd.unix, for those that watch it). docs/leaks.md."""
 
     enabled: bool = True
     time_scale: float = 1.0

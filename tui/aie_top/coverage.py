@@ -22,6 +22,7 @@ _SEES: Final[dict[str, str]] = {
     "cuda_copy": "CUDA copies",
     "cuda_launch": "CUDA launches",
     "gc": "garbage collections",
+    "lock_stacks": "native code that waits for locks",
 }
 
 # The set that a part of the bar is from, where an engine may have nothing of it.

@@ -8,12 +8,13 @@ import string
 
 import agent_api as fake
 import agent_waits
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aie_ebpf.probes import SETS
-from aie_telemetry.api import Coverage, CudaUse, Engine, Waits
+from aie_telemetry.api import Coverage, CudaUse, Engine, Lock, Waits
 from aie_top import cuda_words
 from aie_top.columns.waits import PART_COLUMNS
 from aie_top.coverage import _SEES, not_seen, sees
@@ -237,3 +238,14 @@ def test_an_engine_without_cuda_has_no_cuda_on_its_page() -> None:
 )
 def test_refused_calls_in_words(key: str, told: tuple[str, str]) -> None:
     assert cuda_words.failure(key) == told
+
+
+def test_a_lock_that_is_not_python_s_is_told_by_its_native_code() -> None:
+    native = ("4 threads wait in pthread_mutex_lock, called by libfoo.so (work+0x1c)",)
+    rates = {"waiting_threads": 4.0, "waits_per_second": 9.0, "longest_seconds": 1.0}
+    lock = Lock(tgid=7, address="0x1", kind="lock", waiters=4, native=native, **rates)
+    seen = agent_waits.seen("locks")
+    text = page(fake.engine("a", locks=(lock,), coverage=seen), 160)
+    assert "pthread_mutex_lock, called by libfoo.so (work+0x1c)" in text
+    python = msgspec.structs.replace(lock, line="tokenizer.py:4")
+    assert "tokenizer.py:4" in page(fake.engine("a", locks=(python,), coverage=seen), 160)

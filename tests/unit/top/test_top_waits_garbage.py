@@ -43,6 +43,7 @@ lock = drawn(
     longest_seconds=known,
     waiters=whole,
     line=st.none() | text,
+    native=st.lists(text, max_size=3),
 )
 copies = drawn(CudaCopies, bytes_per_second=known, burst_bytes=number)
 syncs = drawn(CudaSyncs, calls_per_second=known, p50_seconds=number, p99_seconds=number)

@@ -50,6 +50,11 @@ def _whole(number: float | None) -> str:
     return fmt.UNKNOWN if number is None else f"{number:.0f}"
 
 
+def _where(lock: Lock) -> str | None:
+    """Native code that waits is told in a sentence that begins with how many threads do; there is a column for them."""
+    return lock.line or (lock.native[0].partition(" in ")[2] or lock.native[0] if lock.native else None)
+
+
 def _kind(row: LockRow, width: int) -> tuple[Span, ...]:
     kind = row.lock.kind
     return (Span(fit("GIL" if kind == "gil" else "lock", width), "dim" if row.stale_s is not None else kind),)
@@ -88,7 +93,9 @@ LOCK_COLUMNS: Final[tuple[Column[LockRow], ...]] = (
     _number("now", "NOW", 4, 7, lambda lock: lock.waiters, fmt.count, "threads that wait for it now"),
     _number("waits", "WAITS/S", 7, 6, lambda lock: lock.waits_per_second, fmt.rate, "waits for it that began, per second"),
     _number("longest", "LONGEST", 7, 5, lambda lock: lock.longest_seconds, fmt.duration, "longest single wait that ended"),
-    _text("line", "WAITS AT", 28, 60, 4, lambda lock: lock.line, "line of code where they wait, if it is known without doubt"),
+    _text(
+        "line", "WAITS AT", 28, 60, 4, _where, "line of code where they wait, if it is known without doubt; else the native code"
+    ),
     _number("process", "PROCESS", 7, 8, lambda lock: lock.tgid, _whole, "process whose memory has it"),
     _text("address", "ADDRESS", 10, 20, 9, lambda lock: lock.address, "its address in the memory of that process"),
 )

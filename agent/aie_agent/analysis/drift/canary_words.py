@@ -26,9 +26,10 @@ def unchanged(canaries: Mapping[str, CanaryWatch]) -> dict[str, CanaryWatch]:
     """Those that say that it is the same: learnt, and in their last run as they were."""
     same = {}
     for name, watch in sorted(canaries.items()):
-        if watch.level is not None and watch.limit is not None and watch.last is not None and not watch.is_new:
-            if abs(watch.last - watch.level) <= watch.limit:
-                same[name] = watch
+        if watch.level is None or watch.limit is None or watch.last is None or watch.is_new:
+            continue
+        if abs(watch.last - watch.level) <= watch.limit:
+            same[name] = watch
     return same
 
 
