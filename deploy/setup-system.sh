@@ -91,6 +91,8 @@ one_program prometheus-alertmanager usr/bin/prometheus-alertmanager alertmanager
 one_program prometheus-alertmanager usr/bin/amtool amtool   # checks its configuration
 its_files prometheus-alertmanager usr/share/prometheus/alertmanager # templates, which it looks for only there
 one_program bpfcc-tools usr/sbin/memleak-bpfcc memleak-bpfcc # beside it, outstanding memory must be the same
+packages libjson-c5 liblz4-1 libuuid1 libuv1 zlib1g             # for netdata, of which only the program is taken: nothing starts
+one_program netdata-core usr/sbin/netdata netdata           # what hooks send to another StatsD server is read back from it
 mounted tracefs /sys/kernel/tracing
 mounted debugfs /sys/kernel/debug
 mounted bpf /sys/fs/bpf

@@ -195,10 +195,12 @@ class Histogram(Series):
     def __init__(self, frame: Frame, owner: Owner, rate: float, random: Callable[[], float], least: float = 0.0) -> None:
         """`least` is the least number that is an observation of this metric; most measure what cannot be negative."""
         kind = b"|h" if rate == 1.0 else b"|h|@" + _exact(rate)
-        # DogStatsD's dialect packs values before one type (a:1:2|h), Telegraf's repeats the type (a:1|h:2|h).
-        self._separator, self._suffix = (b":", kind + frame.tail) if frame.dialect == "datadog" else (kind + b":", kind)
+        # Telegraf's dialect repeats the type (a:1|h:2|h). DogStatsD's could pack values (a:1:2|h), but netdata takes the first
+        # of them and drops the rest without a word, and Telegraf refuses them all: there each value has a line of its own.
+        self._suffix = kind + frame.tail
+        self._separator = self._suffix + b"\n" + frame.head + b":" if frame.dialect == "datadog" else kind + b":"
         value_bytes = _SHORT_NUMBER_BYTES + len(self._separator)
-        super().__init__(frame, owner, value_bytes + len(kind))
+        super().__init__(frame, owner, _SHORT_NUMBER_BYTES + len(kind))
         self._per_line = max(1, min(_VALUES_PER_LINE, (frame.room - len(kind)) // value_bytes))
         self._rate = rate
         self._random = random
