@@ -33,7 +33,8 @@ def hold():
     while True:
         with lock:
             time.sleep(0.02)
-for target in (compute, compute, compute, hold, hold, hold):
+        time.sleep(0.02)  # so that the next one has it, however long that one waits for a CPU
+for target in (compute, compute, compute, hold, hold, hold, hold):
     threading.Thread(target=target, daemon=True).start()
 print("runs", flush=True)
 time.sleep(600)
