@@ -21,6 +21,8 @@ _IN_WHEEL: Final = _HERE / "causes"
 _IN_TREE: Final = _HERE.parents[1] / "docs" / "runbooks"
 _LINK_TO_CAUSES: Final = "../../../docs/runbooks/"
 """How a page of an alert names a page of a cause, where both are read in the source tree."""
+_LINK_TO_DOCUMENTS: Final = re.compile(r"\[[^\]]*\]\((?:\.\./)+(?:docs/)?([^)]+)\)")
+"""A link of either to another document, which is neither served nor in a wheel."""
 _RUNBOOK_URL: Final = re.compile(r"^(\s*runbook_url: ).*?/runbooks/(\w+|\{\{ \$labels\.cause \}\}).*$", re.MULTILINE)
 
 
@@ -31,8 +33,10 @@ def pages() -> dict[str, Path]:
 
 
 def page_text(path: Path) -> str:
-    """What a page of `pages()` says; its links lead to pages beside it. Raises OSError."""
-    return path.read_text(encoding="utf-8").replace(_LINK_TO_CAUSES, "")
+    """What a page of `pages()` says, wherever it is read: its links lead to pages beside it, other documents are named by their
+    place in the source tree. Raises OSError."""
+    beside = path.read_text(encoding="utf-8").replace(_LINK_TO_CAUSES, "")
+    return _LINK_TO_DOCUMENTS.sub(r"`docs/\1` in the source tree", beside)
 
 
 def files(runbooks: str | None = None, time_scale: float = 1.0) -> dict[Path, str]:
