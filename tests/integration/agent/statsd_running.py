@@ -31,11 +31,12 @@ class Running:
         self.source = source
         self.batches: list[Batch] = []
         self.problem: str | None = None
+        self.clock: Callable[[], float] = time.time
 
     async def collect(self) -> None:
         self.problem = None
         try:
-            self.batches.append(await self.source.collect(time.time()))
+            self.batches.append(await self.source.collect(self.clock()))
         except SourceError as error:
             self.problem = str(error)
             if error.batch is not None:

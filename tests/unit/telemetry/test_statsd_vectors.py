@@ -38,7 +38,7 @@ class Vector:
     @property
     def packet(self) -> bytes:
         text = self.input.replace("\\\\", "\0").replace("\\n", "\n").replace("\\r", "\r").replace("\0", "\\")
-        lines = []
+        lines: list[str] = []
         for line in text.split("\n"):
             repeated = re.fullmatch(r"(.*) \(x(\d+)\)", line)
             lines += [repeated[1]] * int(repeated[2]) if repeated else [line]
