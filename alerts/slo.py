@@ -218,7 +218,7 @@ def _not_measured(slo: Slo) -> str:
         {"severity": "info", "component": "slo", "action": "set_objective", "slo": slo.name},
         f"{slo.title}: the objective of engine {{{{ $labels.engine }}}} is not measured",
         f"The page of engine {{{{ $labels.engine }}}} has no bucket at {slo.bounds_seconds[0]:g} s: no share of bad events can be"
-        " told of its {{ $value | humanize }} events a second. Set another bound in alerts/objectives.toml.",
+        ' told of its {{ $value | printf "%.2f" }} events a second. Set another bound in alerts/objectives.toml.',
     )
 
 

@@ -34,7 +34,9 @@ def test_every_kind_of_link_is_tried() -> None:
 
 def test_a_document_is_named_by_its_place_in_the_tree(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("As of [memory_leak](memory_leak.md), [there](../../../docs/runbooks/cuda_oom.md), [../leaks.md](../leaks.md) too.")
+    page.write_text(
+        "As of [memory_leak](memory_leak.md), [there](../../../docs/runbooks/cuda_oom.md), [../leaks.md](../leaks.md) too."
+    )
     assert aie_alerts.page_text(page) == (
         "As of [memory_leak](memory_leak.md), [there](cuda_oom.md), `docs/leaks.md` in the source tree too."
     )
