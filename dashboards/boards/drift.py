@@ -12,6 +12,7 @@ _OF: Final = "instance, engine, model, statistic"
 _NAME: Final = "{{statistic}}: {{engine}} {{model}} ({{instance}})"
 _HOOKED: Final = "needs aie_hooks' LogitsHooks in the engine, and a reference of its model: docs/drift.md"
 _OF_CANARY: Final = "instance, engine, model, canary"
+_CANARY_NAME: Final = "{{canary}}: {{engine}} {{model}} ({{instance}})"
 _NO_CANARY: Final = "no canary runs in the engine, or fewer than twenty runs are known: docs/drift.md"
 _RUNBOOKS: Final = ("output_drift", "input_drift", "output_collapse")
 _ALARM: Final = (("0", Word("as in the reference", "green")), ("1", Word("alarm", "red")))
@@ -200,7 +201,7 @@ _CANARY: Final = Row(
                     ),
                     p.by(_OF_CANARY, p.of("aie_drift_canary_limit_nats", p.MODEL), "max"),
                 ),
-                "{{canary}}: {{engine}} {{model}} ({{instance}})",
+                _CANARY_NAME,
             ),
             steps=(Step(None, "transparent"), Step(1, "red")),
             width=12,
@@ -220,6 +221,15 @@ _CANARY: Final = Row(
             situation=_H,
             empty=_NO_CANARY,
             runbooks=("nan_logits",),
+        ),
+        timeline(
+            "Canary alarms over time",
+            "Since when is the model another one?",
+            Query(p.by(_OF_CANARY, p.of("aie_drift_canary_alarm", p.MODEL), "max"), _CANARY_NAME),
+            words=(("0", Word("the same", "green")), ("1", Word("alarm", "red"))),
+            situation=_H,
+            empty=_NO_CANARY,
+            runbooks=("output_drift",),
         ),
     ),
 )
