@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -39,24 +41,37 @@ def main(arguments: argparse.Namespace) -> None:
     if len(own) < needed:
         raise SystemExit(f"{len(own)} English texts, {needed} are needed: choose a smaller --reference")
 
-    def ask(prompts: Sequence[list[int]]) -> dict[str, list[float]]:
-        return statistics(loaded, prompts, answer_tokens=arguments.answer_tokens)
+    def ask(name: str, prompts: Sequence[list[int]]) -> dict[str, list[float]]:
+        return statistics(
+            loaded, prompts, answer_tokens=arguments.answer_tokens, asked=lambda count: _progress(name, count, len(prompts))
+        )
 
-    reference = build(ask(own[: arguments.reference]), About(model="smollm2", traffic_class="English"))
-    streams = {"other English prompts": own[arguments.reference : needed]}
+    print(
+        f"reference: {arguments.reference} English prompts of {_described(how)}, at most {arguments.answer_tokens} answered",
+        flush=True,
+    )
+    reference = build(ask("reference", own[: arguments.reference]), About(model="smollm2", traffic_class="English"))
+    print(
+        "\n| asked | requests | found after | by | windows beyond: " + ", ".join(reference.values) + " |\n|---|---|---|---|---|",
+        flush=True,
+    )
     others = {"the same with emoji": with_faces(texts, rng), "programs": code()}
     others |= {name: fortunes(code_, arguments.fortunes) for code_, name in LANGUAGES.items()}
-    streams |= {
-        name: encoded(loaded, some, how) for name, some in others.items() if arguments.only is None or name in arguments.only
-    }
-    print(
-        f"reference: {reference.header.requests} English prompts of {_described(how)}, at most {arguments.answer_tokens} answered"
+    chosen = {name: some for name, some in others.items() if arguments.only is None or name in arguments.only}
+    streams = chain(
+        [("other English prompts", own[arguments.reference : needed])],
+        ((name, encoded(loaded, some, how)) for name, some in chosen.items()),  # each when its turn comes: it takes a while
     )
-    print("\n| asked | requests | found after | by | windows beyond: " + ", ".join(reference.values) + " |\n|---|---|---|---|---|")
-    for name, prompts in streams.items():
-        if len(prompts) >= arguments.requests:
-            verdict = judge(reference, ask(rng.sample(prompts, arguments.requests)))
-            print(row(name, verdict), flush=True)
+    for name, prompts in streams:
+        if len(prompts) < arguments.requests:
+            print(f"{name}: {len(prompts)} texts of such a length, {arguments.requests} are needed", file=sys.stderr)
+        else:
+            print(row(name, judge(reference, ask(name, rng.sample(prompts, arguments.requests)))), flush=True)
+
+
+def _progress(name: str, count: int, of: int) -> None:
+    """A run takes many minutes, most of them before the first row."""
+    print(f"\r{name}: {count} of {of} asked", end="" if count < of else "\n", file=sys.stderr, flush=True)
 
 
 def _described(how: Prompts) -> str:

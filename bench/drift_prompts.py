@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,6 +32,9 @@ PROGRAMS: Final = (
     "tarfile",
     "typing",
 )
+
+HALF_A_CHARACTER: Final = "\ufffd"
+"""What is decoded of a text that ends within a character's bytes."""
 
 _FACES: Final = "😀😂🎉🔥🙏💯🚀✨👍🥳😭💔🌈🍕🐱👀"
 
@@ -95,7 +98,9 @@ def encoded(loaded: LoadedModel, texts: Iterable[str], how: Prompts) -> list[lis
     for text in texts:
         ids = loaded.tokenizer.encode(text, allow_special=False)
         if len(ids) >= how.least and (how.cut or len(ids) <= how.most):
-            found.append(_in_template(loaded, text) if how.chat else ids[: how.most])
+            cut = ids[: how.most]
+            asked = loaded.tokenizer.decode(cut).rstrip(HALF_A_CHARACTER) if how.cut else text
+            found.append(_in_template(loaded, asked) if how.chat else cut)
     return found
 
 
@@ -106,9 +111,16 @@ def _in_template(loaded: LoadedModel, text: str) -> list[int]:
 
 
 def statistics(
-    loaded: LoadedModel, prompts: Sequence[list[int]], *, answer_tokens: int, batch: int = 16, seed: int = 0
+    loaded: LoadedModel,
+    prompts: Sequence[list[int]],
+    *,
+    answer_tokens: int,
+    batch: int = 16,
+    seed: int = 0,
+    asked: Callable[[int], None] = lambda count: None,
 ) -> dict[str, list[float]]:
-    """Asks the model to answer each prompt, drawing every token from its distribution until it ends the answer."""
+    """Asks the model to answer each prompt, drawing every token from its distribution until it ends the answer. `asked` is told how
+    many were, after each batch."""
     longest = max(map(len, prompts))
     extent = longest + answer_tokens
     runner = Runner(loaded, capacity_tokens=batch * extent, max_step_tokens=batch * longest)
@@ -116,6 +128,7 @@ def statistics(
     columns: dict[str, list[float]] = {"entropy": [], "surprisal": [], "first_token_logsumexp": [], "log_length": []}
     for start in range(0, len(prompts), batch):
         _ask(runner, prompts[start : start + batch], extent, answer_tokens, loaded.tokenizer.eos_ids, generator, columns)
+        asked(len(columns["entropy"]))
     return columns
 
 

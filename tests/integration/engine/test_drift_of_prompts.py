@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from bench.drift_prompts import code, encoded, english, first_tokens, statistics
+from bench.drift_prompts import code, encoded, english, first_tokens, statistics, with_faces
 
 from aie_agent.analysis.drift.offline import judge
 from aie_agent.analysis.drift.reference import FEWEST, About, Reference, build
@@ -52,3 +52,21 @@ def test_programs_in_place_of_prose_are_found_at_once(reference: Reference, ask:
     verdict = judge(reference, ask(pieces[:REQUESTS]))
     assert verdict.first_alarm_request == REQUESTS
     assert verdict.per_statistic["first_token_logsumexp"].windows_beyond == 5
+
+
+def test_a_prompt_in_the_template_is_cut_as_others_are(loaded: LoadedModel, sentences: list[str]) -> None:
+    with_emoji = with_faces(sentences[:20], random.Random(3))  # a face is several tokens: some prompts are cut within one
+    bare = encoded(loaded, with_emoji, first_tokens(8))
+    templated = encoded(loaded, with_emoji, first_tokens(8)._replace(chat=True))
+    frame = len(encoded(loaded, [""], first_tokens(0)._replace(chat=True))[0])
+    assert [len(ids) for ids in bare] == [8] * 20
+    assert (
+        max(map(len, templated)) <= frame + 8 < max(len(loaded.tokenizer.encode(text, allow_special=False)) for text in with_emoji)
+    )
+    assert all("\ufffd" not in loaded.tokenizer.decode(ids) for ids in templated)
+
+
+def test_who_waits_is_told_how_far_it_is(loaded: LoadedModel, sentences: list[str]) -> None:
+    counts: list[int] = []
+    statistics(loaded, encoded(loaded, sentences[:10], first_tokens(4))[:5], answer_tokens=1, batch=2, asked=counts.append)
+    assert counts == [2, 4, 5]
