@@ -251,7 +251,7 @@ class Bcc:
         """Imports BCC, from Debian's packages if it is not among ours. Raises BpfError."""
         source = prerequisites.kernel_source()
         if source is not None:
-            os.environ.setdefault("BCC_KERNEL_SOURCE", str(source))
+            os.environ["BCC_KERNEL_SOURCE"] = str(source)  # one that was named and is not there would be taken by BCC all the same
         try:
             with _debian_packages():
                 self._bcc = importlib.import_module("bcc")

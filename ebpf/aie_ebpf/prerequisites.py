@@ -25,6 +25,8 @@ DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 # Where `make setup-system` merges a kernel's two header trees. Any kernel's do, since our programs read no kernel structs.
 KERNEL_SOURCE: Final = Path("/usr/local/lib/aie/kernel-source")
 
+# What BCC puts before every program (kbuild_helper.cc): without it nothing compiles.
+_BCC_INCLUDES: Final = Path("include/linux/kconfig.h")
 
 # Calling conventions that the programs know: where arguments and return addresses are.
 _ARCHITECTURES: Final = ("x86_64", "aarch64")
@@ -140,11 +142,12 @@ def _bcc(root: Path) -> Prerequisite:
 
 
 def kernel_source(root: Path = Path("/")) -> Path | None:
-    """The kernel headers that BCC is to compile against: those that BCC_KERNEL_SOURCE names, the running kernel's, or ours."""
+    """The kernel headers that BCC is to compile against: those that BCC_KERNEL_SOURCE names, the running kernel's, or ours. What is
+    not there is passed over, and so is half a tree: Debian's `build` leaves most of `include` to another one beside it."""
     named = os.environ.get("BCC_KERNEL_SOURCE")
     own = root / "lib/modules" / os.uname().release / "build"
-    candidates = [Path(named)] if named else [own, root / KERNEL_SOURCE.relative_to("/")]
-    return next((path for path in candidates if (path / "include").is_dir()), None)
+    candidates = [*([Path(named)] if named else []), own, root / KERNEL_SOURCE.relative_to("/")]
+    return next((path for path in candidates if (path / _BCC_INCLUDES).is_file()), None)
 
 
 def _headers(root: Path) -> Prerequisite:

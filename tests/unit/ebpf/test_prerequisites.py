@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aie_ebpf import trials
-from aie_ebpf.prerequisites import Prerequisite, check, unmet
+from aie_ebpf.prerequisites import Prerequisite, check, kernel_source, unmet
 from aie_ebpf.trials import Trial
 
 ROOT_CAPABILITIES = "CapEff:\t000001ffffffffff\n"
@@ -30,6 +30,13 @@ def host(root: Path, status: str, *paths: str) -> dict[str, Prerequisite]:
     return {row.name: row for row in check(root, ())}
 
 
+def headers(tree: Path) -> Path:
+    """As much of a kernel's headers as BCC cannot do without."""
+    (tree / "include/linux").mkdir(parents=True)
+    (tree / "include/linux/kconfig.h").touch()
+    return tree
+
+
 def test_a_bare_host_lacks_everything_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
     rows = host(tmp_path, NO_CAPABILITIES)
@@ -45,20 +52,50 @@ def test_privilege(tmp_path: Path, status: str, met: bool) -> None:
 
 def test_a_host_that_was_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    headers(tmp_path / "usr/local/lib/aie/kernel-source")
     rows = host(
         tmp_path,
         ROOT_CAPABILITIES,
         "sys/kernel/tracing/events",
         "sys/bus/event_source/devices/uprobe/type",
         "usr/lib/python3/dist-packages/bcc",
-        "usr/local/lib/aie/kernel-source/include",
     )
     assert all(row.met for row in rows.values()), rows
 
 
 def test_named_headers_go_before_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    headers(tmp_path / "usr/local/lib/aie/kernel-source")
+    own = headers(tmp_path / "lib/modules" / platform.release() / "build")
+    assert kernel_source(tmp_path) == own
+    monkeypatch.setenv("BCC_KERNEL_SOURCE", str(headers(tmp_path / "named")))
+    assert kernel_source(tmp_path) == tmp_path / "named"
+
+
+def test_named_headers_that_are_not_there_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit names a place that a host may not have."""
     monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path / "nowhere"))
-    assert not host(tmp_path, ROOT_CAPABILITIES, "usr/local/lib/aie/kernel-source/include")["kernel headers"].met
+    assert kernel_source(tmp_path) is None
+    ours = headers(tmp_path / "usr/local/lib/aie/kernel-source")
+    assert kernel_source(tmp_path) == ours
+    assert host(tmp_path, ROOT_CAPABILITIES)["kernel headers"][:3] == ("kernel headers", True, str(ours))
+
+
+def test_half_a_tree_of_headers_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's /lib/modules/RELEASE/build: BCC compiles nothing against it."""
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    (tmp_path / "lib/modules" / platform.release() / "build/include/generated").mkdir(parents=True)
+    assert kernel_source(tmp_path) is None
+    ours = headers(tmp_path / "usr/local/lib/aie/kernel-source")
+    assert kernel_source(tmp_path) == ours
+
+
+def test_bcc_is_told_of_the_headers_that_are_there(bpf: None, tmp_path: Path) -> None:
+    """BCC itself takes what is named, there or not: it compiles a program here though the name leads nowhere."""
+    code = "from aie_ebpf.door import Bcc; Bcc().compile_text('#include <uapi/linux/ptrace.h>').close()"
+    environment = os.environ | {"BCC_KERNEL_SOURCE": str(tmp_path / "nowhere")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("status", "met"), [(ROOT_CAPABILITIES, True), (BPF_PERFMON_PTRACE, False), (RESTORE, True)])
