@@ -70,6 +70,11 @@ def bottom(number: int, expr: str) -> str:
     return f"sort(bottomk({number}, {expr}))"
 
 
+def agents_down() -> str:
+    """How many agents Prometheus hears nothing of. Of jobs that had agents in the time shown: others are of engines."""
+    return by("", f"({of('up', JOB)} == bool 0) and on (job) max_over_time({of('aie_agent_info')}[$__range])")
+
+
 def increase(metric: str, scope: str = INSTANCE, extra: str = "", over: str = "$__range") -> str:
     """By how much a counter rose in the time shown."""
     return f"increase({of(metric, scope, extra)}[{over}])"

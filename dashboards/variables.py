@@ -14,6 +14,9 @@ from dashboards.promql import ENGINE, INSTANCE, JOB
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 """Of every panel and variable: which Prometheus is asked is chosen at the top of the board."""
 
+_ANY: Final = '__name__=~"aie_.+"'
+"""Of an agent, or of an engine that is scraped directly where no agent is."""
+_KNOWN: Final = '__name__=~"aie_agent_info|aie_engine_info|aie_engine_requests_running"'
 _KNOWN_ENGINES: Final = '__name__=~"aie_engine_up|aie_engine_info|aie_engine_requests_running"'
 """Engines that were seen as a process, and those of which only a page is known."""
 
@@ -31,8 +34,8 @@ class Variable:
 
 
 _ROWS: Final = (
-    Variable("job", "Job", "label_values(aie_agent_info, job)", None),
-    Variable("instance", "Agent", f"label_values(aie_agent_info{{{JOB}}}, instance)", ".+"),
+    Variable("job", "Job", f"label_values({{{_ANY}}}, job)", None),
+    Variable("instance", "Instance", f"label_values({{{_KNOWN}, {JOB}}}, instance)", ".+"),
     Variable("engine", "Engine", f"label_values({{{_KNOWN_ENGINES}, {INSTANCE}}}, engine)", ".*"),
     Variable("model", "Model", f"label_values({{{_KNOWN_ENGINES}, {ENGINE}}}, model)", ".*"),
     Variable("gpu", "GPU", f"label_values(aie_gpu_up{{{INSTANCE}}}, gpu)", ".*"),

@@ -21,7 +21,7 @@ _ANSWER: Final = Row(
             "Agents that do not answer",
             "Are there hosts of which Prometheus hears nothing?",
             "none",
-            Query(p.by("", f"{p.of('up', p.JOB)} == bool 0"), "{{job}}"),
+            Query(p.agents_down(), "{{job}}"),
             steps=HEALTHY,
         ),
         stat(

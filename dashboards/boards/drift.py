@@ -9,10 +9,11 @@ from dashboards.boards.engine import percentiles
 from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step, Word, lines, nothing_here, stat, table, timeline
 
 _OF: Final = "instance, engine, model, statistic"
-_NAME: Final = "{{statistic}}: {{engine}} {{model}} ({{instance}})"
+_OF_MODEL: Final = "{{engine}} {{model}} ({{instance}})"
+_NAME: Final = f"{{{{statistic}}}}: {_OF_MODEL}"
 _HOOKED: Final = "needs aie_hooks' LogitsHooks in the engine, and a reference of its model: docs/drift.md"
 _OF_CANARY: Final = "instance, engine, model, canary"
-_CANARY_NAME: Final = "{{canary}}: {{engine}} {{model}} ({{instance}})"
+_CANARY_NAME: Final = f"{{{{canary}}}}: {_OF_MODEL}"
 _NO_CANARY: Final = "no canary runs in the engine, or fewer than twenty runs are known: docs/drift.md"
 _RUNBOOKS: Final = ("output_drift", "input_drift", "output_collapse")
 _ALARM: Final = (("0", Word("as in the reference", "green")), ("1", Word("alarm", "red")))
@@ -214,7 +215,8 @@ _CANARY: Final = Row(
             "Does it run, and does it give a number?",
             "short",
             Query(
-                p.total("aie_engine_canary_runs_total", f"{_OF_CANARY}, outcome", p.MODEL), "{{outcome}} {{engine}} ({{instance}})"
+                p.total("aie_engine_canary_runs_total", f"{_OF_CANARY}, outcome", p.MODEL),
+                f"{{{{outcome}}}} {_CANARY_NAME}",
             ),
             words=(("ok", Word("", "green")), ("nonfinite", Word("", "red")), ("failed", Word("", "orange"))),
             width=12,
@@ -242,6 +244,7 @@ _VALUES: Final = Row(
             "How sure is the model of what it says? Higher is less sure.",
             "aie_engine_output_entropy_nats",
             "none",
+            by_model=True,
             situation=_H,
             empty=_HOOKED,
         ),
@@ -250,6 +253,7 @@ _VALUES: Final = Row(
             "How unlikely does the model find what it says?",
             "aie_engine_output_surprisal_nats",
             "none",
+            by_model=True,
             situation=_H,
             empty=_HOOKED,
         ),
@@ -259,6 +263,7 @@ _VALUES: Final = Row(
             "aie_engine_first_token_logsumexp_nats",
             "none",
             signed=True,
+            by_model=True,
             situation=_H,
             empty=_HOOKED,
         ),
@@ -268,7 +273,7 @@ _VALUES: Final = Row(
             "short",
             Query(
                 p.by("instance, engine, model, layer", p.of("aie_engine_activation_max_abs", p.MODEL), "max"),
-                "{{layer}} {{engine}} ({{instance}})",
+                f"{{{{layer}}}} {_OF_MODEL}",
             ),
             width=12,
             situation=_H,
@@ -281,7 +286,7 @@ _VALUES: Final = Row(
             "short",
             Query(
                 p.by("instance, engine, model, layer", p.of("aie_engine_activation_std", p.MODEL), "max"),
-                "{{layer}} {{engine}} ({{instance}})",
+                f"{{{{layer}}}} {_OF_MODEL}",
             ),
             width=12,
             situation=_H,

@@ -18,15 +18,21 @@ OUTCOMES: Final = (
 )
 
 
-def percentiles(title: str, question: str, histogram: str, unit: str = "s", **more: object) -> Panel:
-    """The middle, the slow and the slowest of what a histogram saw."""
-    queries = (Query(p.quantile(at, histogram, _E, p.MODEL), f"{name} {p.OF_ENGINE}") for at, name, _ in PERCENTILES)
+def percentiles(title: str, question: str, histogram: str, unit: str = "s", *, by_model: bool = False, **more: object) -> Panel:
+    """The middle, the slow and the slowest of what a histogram saw; of each model of an engine, where they must not be mixed."""
+    labels, whose = (f"{_E}, model", "{{engine}} {{model}} ({{instance}})") if by_model else (_E, p.OF_ENGINE)
+    queries = (Query(p.quantile(at, histogram, labels, p.MODEL), f"{name} {whose}") for at, name, _ in PERCENTILES)
     return lines(title, question, unit, *queries, colours=tuple(colour for _, _, colour in PERCENTILES), **more)
 
 
 def _slow(title: str, question: str, metric: str, unit: str = "s", **more: object) -> Panel:
     """A percentile of each of some histograms."""
     return lines(title, question, unit, Query(p.quantile(0.95, metric, _E, p.MODEL), p.OF_ENGINE), **more)
+
+
+def _slowest(share: float, histogram: str) -> str:
+    """The largest of the engines' percentiles. Buckets of engines are not added up: each kind of engine has bounds of its own."""
+    return p.by("", p.quantile(share, histogram, _E, p.MODEL), "max")
 
 
 _ENDED: Final = p.total("aie_engine_requests_total", "", p.MODEL)
@@ -57,15 +63,15 @@ _ANSWER: Final = Row(
         ),
         stat(
             "First token, p99",
-            "How long does the unluckiest of a hundred wait for a first token?",
+            "How long does the unluckiest of a hundred wait for a first token, at the slowest engine?",
             "s",
-            Query(p.quantile(0.99, "aie_engine_time_to_first_token_seconds", "", p.MODEL), "{{job}}"),
+            Query(_slowest(0.99, "aie_engine_time_to_first_token_seconds"), "{{job}}"),
         ),
         stat(
             "Between tokens, p99",
-            "How long is the longest of a hundred pauses between tokens?",
+            "How long is the longest of a hundred pauses between tokens, at the slowest engine?",
             "s",
-            Query(p.quantile(0.99, "aie_engine_inter_token_seconds", "", p.MODEL), "{{job}}"),
+            Query(_slowest(0.99, "aie_engine_inter_token_seconds"), "{{job}}"),
         ),
         stat(
             "Waiting requests",
@@ -134,10 +140,10 @@ _LATENCY: Final = Row(
             "aie_engine_request_duration_seconds",
         ),
         Panel(
-            "Time to first token, all requests",
-            "Are there two kinds of requests, which a percentile would hide? One picture a job.",
+            "Time to first token, all requests of $engine",
+            "Are there two kinds of requests, which a percentile would hide? A picture for each engine; choose one job.",
             "s",
-            (Query(p.total("aie_engine_time_to_first_token_seconds_bucket", "le", p.MODEL)),),
+            (Query(p.total("aie_engine_time_to_first_token_seconds_bucket", "engine, le", p.MODEL)),),
             kind=Kind.HEATMAP,
             width=24,
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
+from dashboards.boards import xids
 from dashboards.boards.gpus import NOTHING_HERE
 from dashboards.table import NOTABLE, Board, Column, Panel, Query, Row, Situation, Word, lines, stat, table, timeline
 
@@ -45,7 +46,7 @@ _ANSWER: Final = Row(
             "XIDs in the time shown",
             "Did the driver report errors?",
             "none",
-            p.by(_G, p.increase("aie_gpu_xid_errors_total", p.GPU)),
+            xids.total(_G),
             steps=NOTABLE,
         ),
         table(
@@ -265,20 +266,10 @@ _HEALTH: Final = Row(
             empty="no NVLink here",
             runbooks=("gpu_nvlink_inactive", "gpu_nvlink_errors"),
         ),
-        table(
-            "XIDs in the time shown",
+        xids.xid_table(
             "Which errors did the driver report? `aie-top` tells what each number means, and what to do.",
-            Query(f"{p.by(f'{_G}, xid', p.increase('aie_gpu_xid_errors_total', p.GPU))} > 0"),
-            columns=(
-                Column("Value", "times", width=90, steps=NOTABLE),
-                Column("xid", "xid"),
-                Column("instance", "instance", link="host"),
-            ),
-            sort="times",
+            Column("instance", "instance", link="host"),
             width=8,
-            situation=Situation.FAULTS,
-            empty="no XID",
-            trouble=True,
         ),
     ),
 )

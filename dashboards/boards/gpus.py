@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards import promql as p
+from dashboards.boards import xids
 from dashboards.table import (
     HEALTHY,
     NOTABLE,
@@ -34,8 +35,28 @@ _SLOWDOWN: Final = 'limit="slowdown"'
 _CORE: Final = 'sensor="gpu"'
 _LEAST_UP: Final = f"min_over_time({p.of('aie_gpu_up', p.GPU)}[$__range])"
 _GONE_LATELY: Final = f"{p.by(_G, _LEAST_UP, 'min')} == 0"
-_BUSY: Final = f"{p.by(_G, p.of('aie_gpu_utilization_ratio', p.GPU), 'max')} > 0.05"
-"""An idle GPU takes its link down to the first generation, which is normal."""
+
+
+def _largest(metric: str, over: str = "") -> str:
+    """Of a GPU; with a time, the most of what it was in it."""
+    series = p.of(metric, p.GPU)
+    return p.by(_G, f"max_over_time({series}[{over}])" if over else series, "max")
+
+
+_UNIFIED: Final = f"unless on (job, {_G}) ({_largest('aie_gpu_memory_unified')} == 1)"
+_LANES: Final = _largest("aie_gpu_pcie_link_width")
+_OF_CARD: Final = _largest("aie_gpu_pcie_link_width_max")
+_OF_SLOT: Final = f"{_largest('aie_gpu_pcie_slot_width')} < {_OF_CARD} >= {_LANES}"
+"""A slot that claims fewer lanes than the link has is a hypervisor's, and not believed."""
+_LANES_MISSING: Final = f"({_OF_SLOT} or {_OF_CARD}) - {_LANES} > 0 {_UNIFIED}"
+BUSY: Final = 0.5
+"""As AieGpuLinkGeneration has it, also in the five minutes: a link rests between pieces of work, which is normal."""
+_MEAN_BUSY: Final = p.by(_G, f"avg_over_time({p.of('aie_gpu_utilization_ratio', p.GPU)}[5m])", "max")
+_GENERATIONS_MISSING: Final = (
+    f"{_largest('aie_gpu_pcie_link_generation_max')} - {_largest('aie_gpu_pcie_link_generation', '5m')} > 0"
+    f" and on (job, {_G}) ({_MEAN_BUSY} >= {BUSY:g})"
+    f" unless on (job, {_G}) ({_largest('aie_gpu_performance_state', '5m')} > 2) {_UNIFIED}"
+)
 
 _ANSWER: Final = Row(
     "",
@@ -61,7 +82,7 @@ _ANSWER: Final = Row(
             "XIDs in the time shown",
             "Did the driver report errors?",
             "none",
-            Query(p.by("", p.increase("aie_gpu_xid_errors_total", p.GPU)), "{{job}}"),
+            Query(xids.total(""), "{{job}}"),
             situation=_S,
             steps=NOTABLE,
             empty=_NONE,
@@ -139,22 +160,12 @@ _WRONG: Final = Row(
             runbooks=("gpu_lost",),
             trouble=True,
         ),
-        table(
-            "XIDs in the time shown",
+        xids.xid_table(
             "Which errors did the driver report, of which GPU? `aie-top` tells what each number means, and what to do.",
-            Query(f"{p.by(f'{_G}, xid', p.increase('aie_gpu_xid_errors_total', p.GPU))} > 0"),
-            columns=(
-                Column("Value", "times", width=90, steps=NOTABLE),
-                Column("xid", "xid", width=90),
-                Column("gpu", "gpu", width=90, link="gpu"),
-                Column("instance", "instance", link="host"),
-                Column("job", "job", width=140),
-            ),
-            sort="times",
+            Column("gpu", "gpu", width=80, link="gpu"),
+            Column("instance", "instance", link="host"),
+            Column("job", "job", width=140),
             width=12,
-            situation=_F,
-            empty="no XID",
-            trouble=True,
         ),
         lines(
             "Held back by heat or power supply",
@@ -174,11 +185,7 @@ _WRONG: Final = Row(
             "PCIe lanes missing",
             "Does a GPU have fewer lanes than card and slot have?",
             "none",
-            Query(
-                f"{p.by(_G, p.of('aie_gpu_pcie_link_width_max', p.GPU), 'max')}"
-                f" - {p.by(_G, p.of('aie_gpu_pcie_link_width', p.GPU), 'max')} > 0",
-                p.OF_GPU,
-            ),
+            Query(_LANES_MISSING, p.OF_GPU),
             situation=_F,
             empty="none is missing",
             runbooks=("gpu_link_width", "gpu_slot_width"),
@@ -186,14 +193,9 @@ _WRONG: Final = Row(
         ),
         lines(
             "PCIe generations missing, while busy",
-            "Is the link of a GPU at work slower than it can be? An idle one takes it down, which is normal.",
+            "Is the link of a GPU at work slower than it can be? The best of five minutes: idle, it goes down, which is normal.",
             "none",
-            Query(
-                f"({p.by(_G, p.of('aie_gpu_pcie_link_generation_max', p.GPU), 'max')}"
-                f" - {p.by(_G, p.of('aie_gpu_pcie_link_generation', p.GPU), 'max')} > 0)"
-                f" and on (job, instance, gpu) ({_BUSY})",
-                p.OF_GPU,
-            ),
+            Query(_GENERATIONS_MISSING, p.OF_GPU),
             situation=_F,
             empty="none is missing",
             runbooks=("gpu_link_generation",),

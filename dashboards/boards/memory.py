@@ -214,7 +214,8 @@ _DRIVER: Final = Row(
             "What does the driver refuse, and why? 2 is out of memory.",
             "short",
             Query(
-                p.total("aie_cuda_failures_total", "instance, engine, call, code", p.ENGINE), "{{call}}: {{code}} ({{instance}})"
+                p.total("aie_cuda_failures_total", "instance, engine, call, code", p.ENGINE),
+                f"{{{{call}}}}: {{{{code}}}} {p.OF_ENGINE}",
             ),
             situation=Situation.CUDA,
             width=12,

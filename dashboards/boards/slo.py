@@ -10,6 +10,8 @@ from dashboards.table import Board, Panel, Query, Row, Step, lines, stat
 
 _OF: Final = "engine, model"
 _NAME: Final = "{{engine}} {{model}} ({{job}})"
+_BUDGET: Final = "30d"
+"""For so long a budget is, as the alerts have it; where Prometheus keeps less, for what it keeps."""
 _LEFT: Final = (Step(None, "red"), Step(0, "orange"), Step(0.25, "green"))
 _WINDOWS: Final = (("5m", "orange"), ("1h", "blue"), ("6h", "purple"))
 _NOTHING: Final = "nothing was asked in this time, or the engine's page has no bucket at the bound: alerts/objectives.toml"
@@ -35,10 +37,7 @@ def good(objective: Objective, over: str) -> str:
         kept = _ended(objective, objective.good, over)
         return p.share(kept, _ended(objective, (*objective.good, *objective.bad), over))
     within = p.increase(f"{objective.metric}_bucket", p.MODEL, _bounds(objective), over)
-    all_ = (
-        f"{p.increase(f'{objective.metric}_count', p.MODEL, over=over)}"
-        f" and on (job, instance, engine, model) {p.of(f'{objective.metric}_bucket', p.MODEL, _bounds(objective))}"
-    )
+    all_ = f"{p.increase(f'{objective.metric}_count', p.MODEL, over=over)} and on (job, instance, engine, model) {within}"
     return p.share(p.by(_OF, within), p.by(_OF, all_))
 
 
@@ -63,9 +62,9 @@ def _empty(objective: Objective) -> str:
 def _left(objective: Objective, width: int) -> Panel:
     return stat(
         objective.title,
-        f"How much of the error budget is left, of what was promised: {objective.promise}? Below 0 the promise is not kept.",
+        f"How much of the error budget of 30 days is left, of what was promised: {objective.promise}? Below 0 it is not kept.",
         "percentunit",
-        Query(f"1 - {burn(objective, '$__range')}", _called(objective)),
+        Query(f"1 - {burn(objective, _BUDGET)}", _called(objective)),
         width=width,
         height=5,
         steps=_LEFT,
@@ -76,7 +75,7 @@ def _left(objective: Objective, width: int) -> Panel:
 def _row(objective: Objective) -> Row:
     kept = stat(
         "Kept",
-        f"In which share was it so: {objective.promise}?",
+        f"In which share of the time shown, or of its requests, was it so? Promised are {objective.promise}.",
         "percentunit",
         Query(good(objective, "$__range"), _called(objective)),
         width=6,
@@ -136,7 +135,7 @@ def _widths(number: int) -> list[int]:
 
 
 _ANSWER: Final = Row(
-    "What is left of the error budgets, over the time shown",
+    "What is left of the error budgets of the last 30 days",
     tuple(_left(objective, width) for objective, width in zip(OBJECTIVES, _widths(len(OBJECTIVES)), strict=True)),
 )
 

@@ -18,6 +18,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "gpu": ".*",
     "__rate_interval": "1m",
     "__range": "1h",
+    "__range_s": "3600",
 }
 """What stands where a variable is: All, and a pace of fifteen seconds."""
 

@@ -146,6 +146,7 @@ class Broken:
         self._host = place.gpus("broken", 8)
         for gpu in range(8):
             self._host.set_load(gpu, 0.6)
+        self._host.set_link(3, generation=3)  # from the start: what counts is the best of five minutes
         page = re.sub(r"^(sglang:num_queue_reqs\S*) .*$", r"\1 NaN", (PAGES / "sglang-0.4.prom").read_text(), flags=re.MULTILINE)
         self.agent = place.agent(
             "faults",
@@ -162,7 +163,6 @@ class Broken:
         host.throttle(0, _HW_SLOWDOWN | _HW_THERMAL)
         host.push_xid(1, 31)
         host.set_link(2, width=8)
-        host.set_link(3, generation=3)
         host.push_xid(4, 79)
         host.lose(4)
         self.babble()

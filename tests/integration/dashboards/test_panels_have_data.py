@@ -27,7 +27,7 @@ from tests.e2e.programs import engine_view, eventually, get
 from tests.fakes.board_files import CHOSEN, concrete
 from tests.fakes.cuda_stand_in import StandIn, needs_gcc
 from tests.faultlab.clients import Clients
-from tests.faultlab.programs import Program
+from tests.faultlab.programs import Program, free_port
 from tests.integration.dashboards.situations import GIB, Broken, Hooked, Place, Probed, gpus, limits, others, plain
 
 pytestmark = [pytest.mark.model, needs_gcc, pytest.mark.timeout(600)]
@@ -36,7 +36,7 @@ DEADLINE_S: Final = 240.0
 """Far beyond what any machine needs: what is there is seen within a minute."""
 LOAD: Final = 1.0
 """Requests a second."""
-PACE: Final = {"__rate_interval": "20s", "__range": "5m"}
+PACE: Final = {"__rate_interval": "20s", "__range": "5m", "__range_s": "300"}
 
 _OTHERS: Final = {"vllm": "vllm-0.33-dp2", "sglang": "sglang-0.5.23-dp2-tp2", "tgi": "tgi-2", "llamacpp": "llama.cpp-2026-10"}
 _OF: Final = {
@@ -136,7 +136,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
             **({"limits": limited} if limited is not None else {}),
         }
         targets = tuple(agent.url().removeprefix("http://") for agent in agents.values())
-        server = stack.enter_context(prometheus(place.directory / "prometheus", [Job("aie", targets)]))
+        alone = (url.removeprefix("http://"), f"127.0.0.1:{free_port()}")
+        server = stack.enter_context(prometheus(place.directory / "prometheus", [Job("aie", targets), Job("alone", alone)]))
         made = Monitored(server, agents, broken)
         eventually(lambda: len(server.query("aie_gpu_xid_errors_total{xid='79'}")) == _GPUS_IN_ALL)
         broken.break_it()
@@ -249,6 +250,20 @@ def test_variables_have_values(name: str, monitored: Monitored) -> None:
     inner, _, label = concrete(row.query, monitored.chosen("gpus")).removeprefix("label_values(").removesuffix(")").rpartition(", ")
     answer = monitored.prometheus.get("/api/v1/series", **{"match[]": inner})
     assert {series[label] for series in answer["data"] if label in series}
+
+
+def test_engines_without_an_agent_can_be_chosen(monitored: Monitored) -> None:
+    """Job `alone` is the engine, scraped directly, and a target that is not there: none of them an agent."""
+    inner, _, _ = VARIABLES["job"].query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
+    assert {each["job"] for each in monitored.prometheus.get("/api/v1/series", **{"match[]": inner})["data"]} == {"aie", "alone"}
+    panels = {panel.title: panel for board in BOARDS if board.name in ("engine", "agent") for panel in board.panels}
+
+    def shown(title: str, job: str) -> dict[str, float]:
+        expr = concrete(panels[title].queries[0].expr, {**CHOSEN, **PACE, "job": job})
+        return {each["metric"]["job"]: float(each["value"][1]) for each in monitored.prometheus.query(expr)}
+
+    assert eventually(lambda: shown("Requests a second", "alone"))["alone"] > 0
+    assert shown("Agents that do not answer", "aie|alone") == {"aie": 0.0}
 
 
 _LEAST: Final = {"vllm": 30, "sglang": 30, "tgi": 18, "llamacpp": 6}

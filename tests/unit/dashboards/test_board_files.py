@@ -33,6 +33,9 @@ OURS: Final = frozenset(
 _NO_COLOURS: Final = frozenset({"text", "transparent"})
 _COLOURS: Final = frozenset({"red", "orange", "yellow", "green", "blue", "purple"}) | _NO_COLOURS
 
+_KEPT: Final = re.compile(r"by \(([^)]*)\)")
+"""What the outermost aggregation keeps: in each of our forms it stands first."""
+
 FILES: Final = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
 TABLES: Final = pytest.mark.parametrize("table", BOARDS, ids=lambda table: table.name)
 
@@ -249,6 +252,19 @@ def test_legends_name_labels_that_the_query_keeps(table: Board) -> None:
         for query in panel.queries:
             for label in re.findall(r"\{\{(\w+)\}\}", query.legend):
                 assert re.search(rf"\b{label}\b", query.expr), (panel.title, label)
+
+
+@TABLES
+def test_legends_tell_series_apart(table: Board) -> None:
+    """What a query keeps apart has a name of its own. Jobs do not: an engine that is read twice is the same."""
+    chosen = {variable for variable in table.variables if not VARIABLES[variable].multi}
+    known = {"job", "le", *(variable.removeprefix("one_") for variable in chosen)}
+    for panel in table.panels:
+        if panel.kind not in (Kind.LINES, Kind.TIMELINE, Kind.BARS):
+            continue
+        for query in panel.queries:
+            kept = set(_KEPT.findall(query.expr)[0].split(", ")) if _KEPT.search(query.expr) else {"instance"}
+            assert kept - known <= set(re.findall(r"\{\{(\w+)\}\}", query.legend)), (panel.title, query.legend)
 
 
 @TABLES
