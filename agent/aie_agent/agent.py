@@ -165,7 +165,14 @@ class Agent:
         self._page = PrometheusPage(self._store)
         dcgm = DcgmPage(self._store, about.hostname)
         more = {"/metrics/dcgm": lambda: dcgm.render(self._clock())} if config.dcgm.enabled else {}
-        self._http = HttpServer(self._store, lambda: self._page.render(self._clock()), self._events.newest, more, self._stacks_page)
+        self._http = HttpServer(
+            self._store,
+            lambda: self._page.render(self._clock()),
+            self._events.newest,
+            more,
+            self._stacks_page,
+            lambda: self._page.render(self._clock(), openmetrics=True),
+        )
         self._otlp = otlp.build_or_say_why(config.otlp, about.hostname)
         sent = self._drift_files.webhook.counts
         extra = [sent, self._statsd.counts, self._http.counts, self._discovered.counts, self._probes.counts, self._otlp.counts]

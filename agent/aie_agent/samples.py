@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from aie_telemetry.api import Event
 from aie_telemetry.catalogue import Kind
+from aie_telemetry.exemplars import Exemplar
 
 Tags = tuple[tuple[str, str], ...]
 """Labels as (name, value) pairs, sorted by name."""
@@ -29,7 +30,7 @@ class Point(NamedTuple):
 
 class HistogramPoint(NamedTuple):
     """The state of a histogram: observations per bucket (not cumulative; one more than `bounds`, the last above them all) and
-    the sum of all observed values. `delta` as in `Point`."""
+    the sum of all observed values. `delta` as in `Point`. `exemplars` are observations with their traces, by the bucket's index."""
 
     name: str
     tags: Tags
@@ -37,6 +38,7 @@ class HistogramPoint(NamedTuple):
     counts: tuple[float, ...]
     total: float
     delta: bool = False
+    exemplars: tuple[tuple[int, Exemplar], ...] = ()
 
 
 class Values(NamedTuple):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from aie_agent.samples import Tags
 from aie_telemetry.catalogue import Kind
+from aie_telemetry.exemplars import Exemplar
+
+MAX_EXEMPLAR_AGE_S: Final = 300.0
+_AHEAD_S: Final = 60.0
 
 
 class Span(NamedTuple):
@@ -115,6 +119,7 @@ class HistogramSeries:
         "_times",
         "bounds",
         "counts",
+        "exemplars",
         "last_time_s",
         "name",
         "source",
@@ -132,6 +137,8 @@ class HistogramSeries:
         self.bounds = bounds
         self.counts: Sequence[float] = array("d", bytes(8 * (len(bounds) + 1)))
         self.total = 0.0
+        self.exemplars: Mapping[int, Exemplar] = {}
+        """Observations with their traces, by the bucket's index, as they were told of last."""
         self.last_time_s = 0.0
         self.valid_until_s = 0.0
         self._capacity = capacity
@@ -157,9 +164,15 @@ class HistogramSeries:
     def interrupt(self) -> None:
         """As `Series.interrupt`: a state of None stands for the break."""
         self.valid_until_s = 0.0
+        self.exemplars = {}
         self._push(self.last_time_s, None)
         self.counts = array("d", bytes(8 * (len(self.bounds) + 1)))
         self.total = 0.0
+
+    def fresh_exemplars(self, now_s: float) -> dict[int, Exemplar]:
+        """Those of the last five minutes: a trace of yesterday explains nothing of now, and may be gone where traces are kept. The
+        clock of who told may be a minute ahead."""
+        return {bucket: each for bucket, each in self.exemplars.items() if -_AHEAD_S <= now_s - each.time_s <= MAX_EXEMPLAR_AGE_S}
 
     def since(self, time_s: float) -> Iterator[tuple[float, Sequence[float] | None]]:
         """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`; counts None is a break."""

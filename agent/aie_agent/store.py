@@ -241,6 +241,8 @@ class Store:
         if point.delta and _was_silent(series, batch):
             series.append(batch.time_s - batch.period_s, series.counts, series.total)
         series.append(batch.time_s, counts, total)
+        if not point.delta:
+            series.exemplars = dict(point.exemplars)
         self._note(series, batch)
 
     def _note(self, series: AnySeries, batch: Batch) -> None:

@@ -67,30 +67,42 @@ class HistogramText:
     """The lines of one histogram series, with everything but the numbers rendered once."""
 
     def __init__(self, name: str, tags: Tags, bounds: Sequence[float]) -> None:
+        self._has_negative = bool(bounds) and bounds[0] < 0
         les = [*(number(float(bound)) for bound in bounds), "+Inf"]
         self._buckets = [f"{name}_bucket{label_text((*tags, ('le', le)))} " for le in les]
         self._sum = f"{name}_sum{label_text(tags)} "
         self._count = f"{name}_count{label_text(tags)} "
 
-    def render(self, counts: Sequence[float], total: float, exemplars: Mapping[int, str] = MappingProxyType({})) -> str:
+    def render(
+        self,
+        counts: Sequence[float],
+        total: float,
+        exemplars: Mapping[int, str] = MappingProxyType({}),
+        *,
+        openmetrics: bool = False,
+    ) -> str:
         """`counts` per bucket (not cumulative), the last one above every bound; `total` is the sum of all observations;
-        `exemplars` what is to stand behind a bucket, by its index."""
+        `exemplars` what is to stand behind a bucket, by its index. OpenMetrics has no sum, and with it no count, where a bound is
+        negative: a sum that may fall is no counter."""
         lines = []
         cumulative = 0.0
         for index, (prefix, count) in enumerate(zip(self._buckets, counts, strict=True)):
             cumulative += count
             lines.append(prefix + number(cumulative) + exemplars.get(index, ""))
-        lines.append(self._sum + number(total))
-        lines.append(self._count + number(cumulative))
+        if not (openmetrics and self._has_negative):
+            lines.append(self._sum + number(total))
+            lines.append(self._count + number(cumulative))
         return "\n".join(lines) + "\n"
 
 
 class PageSample(NamedTuple):
-    """One line of a page: the name as it stands there (with `_bucket` and the like), labels sorted by name, the value."""
+    """One line of a page: the name as it stands there (with `_bucket` and the like), labels sorted by name, the value, and what
+    stands behind a '#' (`exemplars.read`), if it is short."""
 
     name: str
     tags: Tags
     value: float
+    exemplar: str = ""
 
 
 class Page(NamedTuple):
@@ -115,6 +127,8 @@ _ENTRY_BYTES: Final = 300
 _LABEL_BYTES: Final = 110  # a pair, and its value's head
 _MEMO_HEAD_CHARS: Final = 1024
 
+MAX_EXEMPLAR_CHARS: Final = 256
+"""A longer exemplar is passed over: OpenMetrics allows 128 characters of labels."""
 MAX_LINE_CHARS: Final = 1 << 16
 """A longer line counts as a bad one."""
 MAX_LABELS: Final = 64
@@ -162,7 +176,8 @@ class PageParser:
         self._memo_full = False
 
     def parse(self, text: str, max_samples: int | None = None) -> Page:
-        """Never raises: unreadable lines are counted. Exemplars and timestamps are passed over.
+        """Never raises: unreadable lines are counted, timestamps passed over. Of OpenMetrics (`# EOF` at its end) a counter's kind
+        stands under the name of its samples, as in the classic format.
 
         With `max_samples`, the page is left where so many have been taken, or where a multiple of that in labels or in lines of any
         sort, has been looked at; the lines from there on are counted.
@@ -187,6 +202,8 @@ class PageParser:
                 words = line.split(None, 3)
                 if len(words) == 4 and words[1] == "TYPE":
                     kinds[words[2]] = words[3].strip()
+                elif line == "# EOF":
+                    _name_as_samples(kinds)
                 continue
             sample = self._line(line)
             if sample is not None:
@@ -198,7 +215,8 @@ class PageParser:
 
     def _line(self, line: str) -> PageSample | None:
         # What follows the labels is a value, and perhaps a timestamp or an exemplar, which has braces too; so may a label's value.
-        end = line.rfind("}") if " # " not in line else _labels_end(line)
+        has_more = " # " in line
+        end = _labels_end(line) if has_more else line.rfind("}")
         words = line.split(None, 1) if end < 0 else (line[: end + 1], line[end + 1 :])
         if len(words) < 2:
             return None
@@ -211,7 +229,7 @@ class PageParser:
         if meaning is None or meaning is True or not words:
             return None
         try:
-            return PageSample(meaning[0], meaning[1], float(words[0]))
+            return PageSample(meaning[0], meaning[1], float(words[0]), _exemplar(words) if has_more else "")
         except ValueError:
             return None
 
@@ -224,6 +242,17 @@ class PageParser:
             return
         self._memo_bytes += size
         self._memo[head] = meaning
+
+
+def _name_as_samples(kinds: dict[str, str]) -> None:
+    for name in [name for name, kind in kinds.items() if kind == "counter" and not name.endswith("_total")]:
+        kinds.setdefault(f"{name}_total", kinds.pop(name))
+
+
+def _exemplar(words: Sequence[str]) -> str:
+    """What stands behind the '#', of a line's value and what follows it: perhaps a timestamp first."""
+    text = f" {words[1]}".partition(" # ")[2] if len(words) > 1 else ""
+    return text if len(text) <= MAX_EXEMPLAR_CHARS else ""
 
 
 def _labels_end(line: str) -> int:

@@ -110,7 +110,8 @@ class Registry:
             parts.append(header(name, metric.kind, metric.help, openmetrics=openmetrics))
             parts += [f"{prefix}{number(value.value)}\n" for value, prefix in values.get(name, ())]
             for each, text in distributions.get(name, ()):
-                parts.append(text.render(list(each.counts), each.total, texts(dict(each.exemplars)) if openmetrics else {}))
+                shown = texts(dict(each.exemplars)) if openmetrics else {}
+                parts.append(text.render(list(each.counts), each.total, shown, openmetrics=openmetrics))
         return "".join(parts) + ("# EOF\n" if openmetrics else "")
 
 

@@ -18,6 +18,7 @@ from aie_agent.samples import Count
 from aie_agent.series import HistogramSeries
 from aie_agent.store import AnySeries, Store
 from aie_telemetry import api
+from aie_telemetry.exemplars import OPENMETRICS_CONTENT_TYPE, wants_openmetrics
 from aie_telemetry.exposition import CONTENT_TYPE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,7 +38,8 @@ class ListenError(Exception):
 class HttpServer:
     """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams.
 
-    `more_pages` are other pages of metrics, by path; `stacks` are those that were taken last of an engine.
+    `more_pages` are other pages of metrics, by path; `stacks` are those that were taken last of an engine. `render_openmetrics` is
+    the page for those who ask for OpenMetrics.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class HttpServer:
         events: Callable[[], tuple[api.Event, ...]] = tuple,
         more_pages: Mapping[str, Callable[[], str]] | None = None,
         stacks: Callable[[str], api.StacksPage | None] = lambda engine: None,
+        render_openmetrics: Callable[[], str] | None = None,
     ) -> None:
         self._store = store
         self._kept_events = events
         self._kept_stacks = stacks
         self._pages = {"/metrics": render_page, **(more_pages or {})}
+        self._openmetrics = {"/metrics": render_openmetrics} if render_openmetrics is not None else {}
         self._runbooks = aie_alerts.pages()
         self._snapshot: api.Snapshot | None = None
         self._encoded = b""
@@ -138,7 +142,10 @@ class HttpServer:
         return web.Response(text="aie-agent\n\n" + "\n".join(routes) + "\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        response = web.Response(body=self._pages[request.path]().encode(), headers={"Content-Type": CONTENT_TYPE})
+        openmetrics = self._openmetrics.get(request.path) if wants_openmetrics(request.headers.get("Accept")) else None
+        kind = CONTENT_TYPE if openmetrics is None else OPENMETRICS_CONTENT_TYPE
+        page = (openmetrics or self._pages[request.path])()
+        response = web.Response(body=page.encode(), headers={"Content-Type": kind, "Vary": "Accept, Accept-Encoding"})
         response.enable_compression()
         return response
 

@@ -15,11 +15,13 @@ from aie_agent.progress import PageWatch, Progress
 from aie_agent.samples import Batch, Count
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.pages.lint import RULES, LintFinding
-from aie_agent.sources.pages.reader import PageReader, PageReading
+from aie_agent.sources.pages.reader import OWN_KIND, PageReader, PageReading
 from aie_agent.sources.scrape_page import MAX_SAMPLES
+from aie_telemetry.exemplars import ACCEPT_OPENMETRICS
 from aie_telemetry.exposition import MemoBudget
 
 MAX_PAGE_BYTES = 8 << 20
+_ACCEPT_CLASSIC = "text/plain; version=0.0.4"
 _CHUNK_BYTES = 1 << 16
 _MAX_REASON_CHARS = 200
 _MAX_BUSY = 0.2
@@ -127,10 +129,12 @@ class ScrapeSource:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=self._timeout_s),
                 connector=aiohttp.TCPConnector(limit=1),
-                headers={"Accept": "text/plain; version=0.0.4", "Accept-Encoding": "identity"},
+                headers={"Accept-Encoding": "identity"},
                 auto_decompress=False,
             )
-        async with self._session.get(self._url, allow_redirects=False) as answer:
+        # OpenMetrics has exemplars, but libraries name counters otherwise there: it is asked for where we know that they are ours.
+        accept = ACCEPT_OPENMETRICS if self.kind == OWN_KIND else _ACCEPT_CLASSIC
+        async with self._session.get(self._url, headers={"Accept": accept}, allow_redirects=False) as answer:
             if answer.status != 200:
                 raise SourceError(f"{self._url}: status {answer.status} {(answer.reason or '')[:60]!r}, expected 200")
             body = bytearray()

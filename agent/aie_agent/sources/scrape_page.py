@@ -6,8 +6,10 @@ This reads pages in aie's own names. Those of other engines come here too, once 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -16,6 +18,7 @@ from aie_agent.sources import accepted
 from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_series import MAX_TEXT
 from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.exemplars import Exemplar, read
 from aie_telemetry.exposition import Page, PageSample
 
 PREFIX: Final = "aie_engine_"
@@ -23,6 +26,8 @@ MAX_SERIES: Final = 1000
 """Most series taken from one page; a histogram is one here."""
 MAX_BUCKETS: Final = 128
 """TGI has 100 and +Inf."""
+MAX_EXEMPLARS: Final = 1000
+"""Most exemplars kept of one page, one a bucket."""
 MAX_SAMPLES: Final = 50_000
 """Most lines of one page worth reading: each takes half a kilobyte meanwhile. An engine with 64 replicas has 20,000."""
 
@@ -54,6 +59,7 @@ class _Parts:
     total: float | None = None
     count: float | None = None
     twice: bool = False
+    exemplars: dict[float, Exemplar] = field(default_factory=dict)  # by the bucket's bound
 
 
 @dataclass(slots=True)
@@ -62,6 +68,7 @@ class _Taken:
 
     scalars: dict[tuple[str, Tags], Point] = field(default_factory=dict)
     histograms: dict[tuple[str, Tags], _Parts] = field(default_factory=dict)
+    exemplars: int = 0
 
 
 def read_page(page: Page, engine: str) -> Reading:
@@ -70,7 +77,7 @@ def read_page(page: Page, engine: str) -> Reading:
 
     Reasons: those of `accepted.refusal`, "duplicate", "not_finite", "negative" (of what can only be 0 or more), "series_too_long"
     (as for StatsD), "series_limit", and "bad_histogram" for one whose lines
-    contradict each other.
+    contradict each other. Of exemplars, which are refused alone and not with their bucket: "bad_exemplar", "exemplar_limit".
     """
     reading = Reading()
     if page.unread_lines:
@@ -79,6 +86,8 @@ def read_page(page: Page, engine: str) -> Reading:
     for sample in page.samples:
         if sample.name.startswith(PREFIX):
             reason = _take(sample, page, engine, taken)
+            if reason is None and sample.exemplar:
+                reason = _take_exemplar(sample, page, engine, taken)
             if reason is not None:
                 reading.refused[reason] += 1
     reading.points = list(taken.scalars.values())
@@ -116,6 +125,21 @@ def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | N
         return "negative"
     else:
         taken.scalars[key] = Point(family.name, CATALOGUE[family.name].kind, key[1], sample.value)
+    return None
+
+
+def _take_exemplar(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | None:
+    """Adds what stands behind a line that was taken, or says why not."""
+    place = _place(sample.name, sample.tags, page.kinds.get(_family(sample.name).name), engine)
+    if isinstance(place, Reason) or math.isnan(place.bound):
+        return None  # a counter may have one too
+    exemplar = read(sample.exemplar)
+    if exemplar is None:
+        return "bad_exemplar"
+    if taken.exemplars >= MAX_EXEMPLARS:
+        return "exemplar_limit"
+    taken.exemplars += 1
+    taken.histograms[place.key].exemplars[place.bound] = exemplar
     return None
 
 
@@ -210,4 +234,13 @@ def _histogram(name: str, tags: Tags, parts: _Parts) -> HistogramPoint | None:
     counts = [after - before for before, after in zip([0.0, *cumulative], cumulative, strict=False)]
     if cumulative[-1] != count or not math.isfinite(count) or not all(number >= 0 for number in counts):
         return None
-    return HistogramPoint(name, tags, tuple(bounds[:-1]), tuple(counts), total)
+    exemplars = tuple(_fitting(bounds, parts.exemplars)) if parts.exemplars else ()
+    return HistogramPoint(name, tags, tuple(bounds[:-1]), tuple(counts), total, exemplars=exemplars)
+
+
+def _fitting(bounds: Sequence[float], exemplars: Mapping[float, Exemplar]) -> Iterator[tuple[int, Exemplar]]:
+    """By the bucket's index; what lies in another bucket was not observed there."""
+    for index, (above, bound) in enumerate(itertools.pairwise((-math.inf, *bounds))):
+        exemplar = exemplars.get(bound)
+        if exemplar is not None and above < exemplar.value <= bound:
+            yield index, exemplar

@@ -162,18 +162,33 @@ def test_a_page_of_all_sorts() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('a_bucket{le="0.1"} 8 # {trace_id="KOO5S4vxi0o"} 0.067', PageSample("a_bucket", (("le", "0.1"),), 8.0)),
-        ('a_bucket{le="0.1"} 8 1700000000.123 # {} 0.067 1700000000.1', PageSample("a_bucket", (("le", "0.1"),), 8.0)),
-        ('a_total 17 # {t="}"} 1', PageSample("a_total", (), 17.0)),
+        (
+            'a_bucket{le="0.1"} 8 # {trace_id="KOO5S4vxi0o"} 0.067',
+            PageSample("a_bucket", (("le", "0.1"),), 8.0, '{trace_id="KOO5S4vxi0o"} 0.067'),
+        ),
+        (
+            'a_bucket{le="0.1"} 8 1700000000.123 # {} 0.067 1700000000.1',
+            PageSample("a_bucket", (("le", "0.1"),), 8.0, "{} 0.067 1700000000.1"),
+        ),
+        ("a 1 # " + "x" * 256, PageSample("a", (), 1.0, "x" * 256)),
+        ("a 1 # " + "x" * 257, PageSample("a", (), 1.0)),
+        ('a_total 17 # {t="}"} 1', PageSample("a_total", (), 17.0, '{t="}"} 1')),
         ('a{b=" # "} 1', PageSample("a", (("b", " # "),), 1.0)),
         ('a{b="} # {"} 1', PageSample("a", (("b", "} # {"),), 1.0)),
-        ('a{b="x # y"} 1 # {t="z"} 2', PageSample("a", (("b", "x # y"),), 1.0)),
+        ('a{b="x # y"} 1 # {t="z"} 2', PageSample("a", (("b", "x # y"),), 1.0, '{t="z"} 2')),
+        ('a{b="x # y"} 1 1700000000', PageSample("a", (("b", "x # y"),), 1.0)),
         ('a{b="\\"} # "} 1', PageSample("a", (("b", '"} # '),), 1.0)),
     ],
 )
 def test_exemplars_and_what_looks_like_one(line: str, expected: PageSample) -> None:
     """Exemplars are OpenMetrics', which the reference's parser of this format refuses; engines send them all the same."""
     assert PageParser().parse(line + "\n").samples == [expected]
+
+
+def test_a_counter_of_openmetrics_is_known_by_the_name_of_its_samples() -> None:
+    page = "# TYPE a counter\na_total 1\n# TYPE b gauge\nb 2\n# TYPE c_total counter\nc_total 3\n"
+    assert PageParser().parse(page).kinds == {"a": "counter", "b": "gauge", "c_total": "counter"}
+    assert PageParser().parse(page + "# EOF\n").kinds == {"a_total": "counter", "b": "gauge", "c_total": "counter"}
 
 
 PIECES = st.sampled_from(["a", "{", "}", '"', "\\", "=", ",", " ", "1", "NaN", "#", " # ", "\n", "# TYPE ", "b"])
