@@ -32,13 +32,24 @@ def good(objective: Objective, over: str) -> str:
     Replicas of one name serve together. Those whose pages lack the bound count neither as good nor as bad.
     """
     if objective.of_time:
-        return f"avg_over_time({p.by('engine', p.of(objective.metric, p.ENGINE), 'max')}[{over}:1m])"
+        return f"avg_over_time({_live(objective.metric)}[{over}:{'5m' if over == _BUDGET else '1m'}])"
     if objective.bad:
         kept = _ended(objective, objective.good, over)
         return p.share(kept, _ended(objective, (*objective.good, *objective.bad), over))
     within = p.increase(f"{objective.metric}_bucket", p.MODEL, _bounds(objective), over)
     all_ = f"{p.increase(f'{objective.metric}_count', p.MODEL, over=over)} and on (job, instance, engine, model) {within}"
     return p.share(p.by(_OF, within), p.by(_OF, all_))
+
+
+def _live(metric: str) -> str:
+    """Whether each engine has a replica. Of a host that does not answer nothing is told: whom it had, was down.
+
+    Two minutes are more than an agent takes to start again. Which engines a host had is looked up once, at the end.
+    """
+    told = p.of(metric, p.ENGINE)
+    had = p.by("instance, engine", f"max_over_time({told}[{_BUDGET}] @ end())", "max")
+    silent = f"max_over_time({p.of('up', p.JOB)}[2m]) == 0"
+    return p.by("engine", f"{told} or 0 * {had} and on (job, instance) {silent}", "max")
 
 
 def _ended(objective: Objective, outcomes: tuple[str, ...], over: str) -> str:

@@ -162,6 +162,7 @@ class Broken:
         host = self._host
         host.throttle(0, _HW_SLOWDOWN | _HW_THERMAL)
         host.push_xid(1, 31)
+        host.push_xid(1, 143)  # of a number that has no series before
         host.set_link(2, width=8)
         host.push_xid(4, 79)
         host.lose(4)

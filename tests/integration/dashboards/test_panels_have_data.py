@@ -36,7 +36,9 @@ DEADLINE_S: Final = 240.0
 """Far beyond what any machine needs: what is there is seen within a minute."""
 LOAD: Final = 1.0
 """Requests a second."""
-PACE: Final = {"__rate_interval": "20s", "__range": "5m", "__range_s": "300"}
+PACE: Final = {"__rate_interval": "20s", "__range": "1h", "__range_s": "3600"}
+_LOOKS: Final = re.compile(r"(?<=:)\d+m\]")
+"""How far the looks of a subquery are apart; here five seconds, or a test would wait for the next whole minutes."""
 
 _OTHERS: Final = {"vllm": "vllm-0.33-dp2", "sglang": "sglang-0.5.23-dp2-tp2", "tgi": "tgi-2", "llamacpp": "llama.cpp-2026-10"}
 _OF: Final = {
@@ -96,7 +98,7 @@ class Monitored:
 
     def answer(self, expr: str, agent: str, **more: str) -> list[dict[str, Any]]:
         """What a query gives, without what is no number."""
-        found = self.prometheus.query(concrete(expr, self.chosen(agent, **more)))
+        found = self.prometheus.query(_LOOKS.sub("5s]", concrete(expr, self.chosen(agent, **more))))
         return [each for each in found if not math.isnan(float(each["value"][1]))]
 
     def look(self, wanted: list[Ask]) -> list[Ask]:
@@ -226,6 +228,9 @@ _NUMBERS: Final = {
     ("gpus", "GPUs that answer", "faults"): ("job", {"aie": 7.0}),
     ("gpus", "GPUs that do not answer", "faults"): ("job", {"aie": 1.0}),
     ("gpus", "Held back now", "faults"): ("job", {"aie": 1.0}),
+    ("gpus", "XIDs in the time shown", "gpus"): ("job", {"aie": 0.0}),
+    ("gpus", "XIDs in the time shown", "faults"): ("job", {"aie": 3.0}),
+    ("slo", "Time with a live replica", "hooks"): ("engine", {"chat": 1.0}),
     ("gpus", "PCIe lanes missing", "faults"): ("gpu", {"2": 8.0}),
     ("gpus", "PCIe generations missing, while busy", "faults"): ("gpu", {"3": 2.0}),
     ("agent", "Agents", "plain"): ("job", {"aie": 1.0}),

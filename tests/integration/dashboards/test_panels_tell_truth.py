@@ -32,6 +32,7 @@ class Case(NamedTuple):
     expected: dict[str, float]
     query: int = 0
     kind: Kind | None = None
+    row: str = ""
 
 
 def _replica(instance: str, values: str, bounds: tuple[str, ...], engine: str = "e") -> dict[str, str]:
@@ -75,9 +76,29 @@ _CASES: Final = (
     ),
     Case(
         "the budget is that of thirty days",
-        *("slo", "Time with a live replica"),
-        {f'aie_engine_up{{{_OF}, engine="e"}}': "0 1x998"},  # one minute of a thousand is all of 0.1 %
-        *("999m", {'engine="e"': 0.0}),
+        *("slo", "Requests that fail"),
+        {
+            f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="ok"}}': "0+999x500",
+            f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="error"}}': "0x1 500x498",  # all of 0.1 %
+        },
+        *("500m", {'engine="e", model="m"': 0.0}),
+    ),
+    Case(
+        "an engine is down while its host does not answer",
+        *("slo", "Kept", {f'aie_engine_up{{{_OF}, engine="e"}}': "1x29 stale", f"up{{{_OF}}}": "1x29 0x60"}),
+        *("60m", {'engine="e"': 0.508}),  # 30 of 59 looks: the first two minutes could be those of a restart
+        row="Time with a live replica: 99.9 % of the time",
+    ),
+    Case(
+        "an engine that moved to another host is up",
+        *("slo", "Kept"),
+        {
+            f'aie_engine_up{{{_OF}, engine="e"}}': "1x29 stale",
+            f"up{{{_OF}}}": "1x29 0x60",
+            'aie_engine_up{job="aie", instance="new", engine="e"}': "_x30 1x60",
+        },
+        *("60m", {'engine="e"': 1.0}),
+        row="Time with a live replica: 99.9 % of the time",
     ),
     *(
         Case(
@@ -125,7 +146,8 @@ _CASES: Final = (
 
 def _expression(case: Case) -> str:
     board = next(board for board in BOARDS if board.name == case.board)
-    panel = next(panel for panel in board.panels if panel.title == case.panel and case.kind in (None, panel.kind))
+    panels = (panel for row in board.rows if case.row in ("", row.title) for panel in row.panels)
+    panel = next(panel for panel in panels if panel.title == case.panel and case.kind in (None, panel.kind))
     return f"round({concrete(panel.queries[case.query].expr, CHOSEN)}, 0.001)"
 
 
