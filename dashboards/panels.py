@@ -185,7 +185,7 @@ def _heatmap(panel: Panel) -> Any:
         .fill("dark-blue")
     )
     axis = heatmap.YAxisConfig().unit(panel.unit).axis_placement(common_models.AxisPlacement.LEFT)
-    return heatmap.Panel().calculate(False).color(colour).y_axis(axis).cell_gap(1).repeat("engine")
+    return heatmap.Panel().calculate(False).color(colour).y_axis(axis).cell_gap(1).repeat("engine").max_per_row(2)
 
 
 def _text(panel: Panel) -> Any:

@@ -139,14 +139,6 @@ _LATENCY: Final = Row(
             "How long does a whole answer take? Long answers take long: see the lengths below.",
             "aie_engine_request_duration_seconds",
         ),
-        Panel(
-            "Time to first token, all requests of $engine",
-            "Are there two kinds of requests, which a percentile would hide? A picture for each engine; choose one job.",
-            "s",
-            (Query(p.total("aie_engine_time_to_first_token_seconds_bucket", "engine, le", p.MODEL)),),
-            kind=Kind.HEATMAP,
-            width=24,
-        ),
     ),
 )
 
@@ -290,10 +282,25 @@ _REQUESTS: Final = Row(
     folded=True,
 )
 
+_EACH: Final = Row(
+    "All requests of each engine",
+    (
+        Panel(
+            "Time to first token, all requests of $engine",
+            "Are there two kinds of requests, which a percentile would hide? A picture for each engine; choose one job.",
+            "s",
+            (Query(p.total("aie_engine_time_to_first_token_seconds_bucket", "engine, le", p.MODEL)),),
+            kind=Kind.HEATMAP,
+            width=12,
+        ),
+    ),
+    folded=True,
+)
+
 ENGINE: Final = Board(
     "engine",
     "aie / Engine",
     "How do the engines do, and where does the time go?",
     ("job", "instance", "engine", "model"),
-    (_ANSWER, _TRAFFIC, _LATENCY, _STAGES, _LIMITS, _REQUESTS),
+    (_ANSWER, _TRAFFIC, _LATENCY, _STAGES, _LIMITS, _REQUESTS, _EACH),
 )

@@ -167,6 +167,15 @@ def test_every_question_is_one(table: Board) -> None:
     assert max(titles.values()) == 1
 
 
+def test_heatmaps_are_of_one_engine_each() -> None:
+    """Grafana draws the buckets of one histogram, and each kind of engine has bounds of its own: a picture for each."""
+    found = [panel for path in JSON_FILES for panel in panels(board(path)) if panel["type"] == "heatmap"]
+    assert found
+    for panel in found:
+        assert panel["repeat"] == "engine"
+        assert all("sum by (job, engine, le)" in target["expr"] for target in panel["targets"]), panel["title"]
+
+
 @FILES
 def test_every_query_asks_the_chosen_data_source(path: Path) -> None:
     found = board(path)
