@@ -1,8 +1,9 @@
 """Who started whom, kept from one look to the next: a process is asked for its parent once, however many threads either has.
 
-A parent changes only when it ends. So what was read holds while both are there, and whoever is told is asked again, by a file that
-tells its age, too. Missed is who got, between two looks, the number of another that was there at both: with looks 5 s apart and the
-fewest numbers that a kernel has (32768) that takes 6500 forks a second.
+A parent changes only when it ends. So what was read holds while both live, and whoever is told is asked again, by a file that
+tells its age, too. A parent that ended may stay as a zombie, and its children have another by then: who has children is asked at each
+look whether it lives. Missed is who got, between two looks, the number of another that was there at both: with looks 5 s apart and
+the fewest numbers that a kernel has (32768) that takes 6500 forks a second.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ class ProcessTree:
         self._children: Mapping[int, Sequence[int]] = {}
 
     def look(self) -> None:
-        """Finds who is new, and who lost its parent: one listing, and a small file for each of these."""
+        """Finds who is new, and who lost its parent: one listing, and a small file for each of these and for each parent."""
         there = dict.fromkeys(self._procfs.pids())
-        kept = {tgid: parent for tgid, parent in self._parents.items() if tgid in there and parent in there}
+        known = {tgid: parent for tgid, parent in self._parents.items() if tgid in there and parent in there}
+        ended = {parent for parent in set(known.values()) if (stat := self._stat(parent)) is not None and stat.ended}
+        kept = {tgid: parent for tgid, parent in known.items() if parent not in ended}
         asked = {tgid: stat.parent_tgid for tgid in there if tgid not in kept and (stat := self._stat(tgid)) is not None}
         self._parents = kept | asked
         children: dict[int, list[int]] = defaultdict(list)

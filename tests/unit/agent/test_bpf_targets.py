@@ -82,6 +82,17 @@ def test_whose_parent_ended_is_asked_who_has_it_now(family: Family) -> None:
     assert watched(search(engines, family.known, AGENT)) == {"chat": [100], "other": [101, 301]}
 
 
+def test_whose_parent_stays_a_zombie_is_asked_who_has_it_now(family: Family) -> None:
+    """An engine that is its container's pid 1 gets the children of a launcher that ended, and may never reap the launcher."""
+    root = family.process(100, 200)
+    family.process(200, 300, parent=100)
+    assert watched(search({"chat": [root]}, family.known, AGENT)) == {"chat": [100, 200, 300]}
+    family.tree.process(200, start=START + 200, parent=100, state="Z")
+    family.tree.process(300, start=START + 300, parent=100)
+    for _ in range(2):
+        assert watched(search({"chat": [root]}, family.known, AGENT)) == {"chat": [100, 300]}
+
+
 def test_whoever_has_a_number_later_is_another(family: Family) -> None:
     """A child that ended and gave its number to a stranger while nobody looked; and one whose parent is a zombie still."""
     root, other = family.process(100, 200, 201), family.process(101)
