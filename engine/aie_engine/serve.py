@@ -21,7 +21,7 @@ from aie_engine.metrics import EngineMetrics
 from aie_engine.model_thread import ModelThread, StartError, build_model
 from aie_engine.server import application
 from aie_engine.serving import Model, Phase, Serving
-from aie_engine.tracing import otlp_provider, request_tracer
+from aie_engine.tracing import otlp_provider, request_tracer, shut_down
 from aie_hooks.allocator import AllocatorHook
 from aie_hooks.canary import ALONE_NOISE_NATS, Canary
 from aie_hooks.emitter import Emitter
@@ -58,7 +58,7 @@ def serve(config: EngineConfig) -> int:
     finally:
         emitter.close()
         if provider is not None:
-            provider.shutdown()
+            shut_down(provider)
     if process.thread.is_alive():
         # It hangs in native code or still loads. Taking the interpreter down around it could crash, so leave at once.
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 _TRACES_PATH: Final = "/v1/traces"
 _EXPORT_TIMEOUT_S: Final = 5.0
-"""For one batch, retries included; at most so long a collector that is gone holds up the end of the process."""
+"""For one batch, retries included."""
+LAST_BATCHES_S: Final = 3.0
+"""At most so long the last batches, of which there may be several, hold up the end of the process."""
 
 
 def otlp_provider(config: EngineConfig) -> TracerProvider:
@@ -38,6 +41,13 @@ def otlp_provider(config: EngineConfig) -> TracerProvider:
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S, session=bounded_session(max_s=_EXPORT_TIMEOUT_S))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
+
+
+def shut_down(provider: TracerProvider) -> None:
+    """Sends what is left, for some seconds at most: a collector that does not answer must not take the engine's grace time."""
+    last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+    last.start()
+    last.join(LAST_BATCHES_S)
 
 
 def traces_url(endpoint: str) -> str:

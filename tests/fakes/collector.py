@@ -92,6 +92,58 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"x" * 65536)
 
 
+def redirecting(handler: BaseHTTPRequestHandler) -> None:
+    """Somewhere else, as a proxy does that wants TLS."""
+    handler.send_response(307)
+    handler.send_header("Location", "https://elsewhere/v1/metrics")
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def web_page(handler: BaseHTTPRequestHandler) -> None:
+    """Anybody's home page."""
+    body = b"<html>welcome</html>"
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/html")
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def taking_all_but(points: int, reason: str) -> Answer:
+    """Takes the request, and refuses some of its points."""
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points = points
+    answer.partial_success.error_message = reason
+    return lambda handler: _send(handler, 200, answer.SerializeToString())
+
+
+def trickling(begin: bytes, forever: bytes) -> Answer:
+    """Bytes now and then, each in time for whoever waits for the next."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        handler.wfile.write(begin)
+        while True:
+            handler.wfile.write(forever)
+            handler.wfile.flush()
+            time.sleep(0.05)
+
+    return answer
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"
+TRICKLES: dict[str, Answer] = {
+    "status line": trickling(b"HTTP/1.1 200 ", b"O"),
+    "head": trickling(HEAD + b"X-More: ", b"x"),
+    "continue": trickling(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": trickling(HEAD + b"Content-Length: 60000\r\n\r\n", b"x"),
+    "chunk size": trickling(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "trailer": trickling(HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+}
+"""Where an answer can be slow for ever."""
+
+
 def silent(release: threading.Event) -> Answer:
     """No answer, until it is let go."""
 

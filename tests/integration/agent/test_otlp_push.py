@@ -21,10 +21,24 @@ from aie_agent.config import OtlpSection, parse
 from aie_agent.config_values import Duration, HttpUrl
 from aie_agent.outputs.otlp import build as otlp
 from aie_agent.outputs.otlp.build import NoOutput, OtlpError, build, metrics_url, target
-from aie_agent.samples import Batch, Point
+from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.store import Store
 from aie_telemetry.catalogue import Kind
-from tests.fakes.collector import Answer, MetricsCollector, endless, garbage, points_of, refusing, silent, wait_until, well
+from tests.fakes.collector import (
+    TRICKLES,
+    Answer,
+    MetricsCollector,
+    endless,
+    garbage,
+    points_of,
+    redirecting,
+    refusing,
+    silent,
+    taking_all_but,
+    wait_until,
+    web_page,
+    well,
+)
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -55,17 +69,17 @@ class _Pushing:
 
     def __init__(self, url: str) -> None:
         self.output = build(OtlpSection(endpoint=HttpUrl(url), interval=Duration(10.0)), "host")
-        self._store = _store()
+        self.store = _store()
         self._now_s = 100.0
         self._tick()
 
     def _tick(self) -> None:
-        self.output.tick(self._store.everything, self._now_s)
+        self.output.tick(self.store.everything, self._now_s)
 
     def push(self) -> None:
         """Lets the interval pass."""
         self._now_s += 10.0
-        self._store.apply(Batch("host", self._now_s, [Point("aie_host_load1", Kind.GAUGE, (), self._now_s)]))
+        self.store.apply(Batch("host", self._now_s, [Point("aie_host_load1", Kind.GAUGE, (), self._now_s)]))
         self._tick()
 
     def count(self, name: str, result: str) -> float:
@@ -115,7 +129,17 @@ def test_standard_variables_say_where_and_as_whom(collector: MetricsCollector, m
     assert (resource["service.name"], resource["rack"]) == ("mine", "7")
 
 
-@pytest.mark.parametrize("answer", [refusing(400), refusing(503), garbage], ids=["refused", "unavailable", "garbage"])
+UNWELL: dict[str, Answer] = {
+    "refused": refusing(400),
+    "unavailable": refusing(503),
+    "garbage": garbage,
+    "redirection": redirecting,
+    "web page": web_page,
+    **TRICKLES,
+}
+
+
+@pytest.mark.parametrize("answer", UNWELL.values(), ids=UNWELL)
 def test_what_does_not_get_through_is_counted_and_the_next_push_works(
     pushing: _Pushing, collector: MetricsCollector, answer: Answer
 ) -> None:
@@ -126,6 +150,27 @@ def test_what_does_not_get_through_is_counted_and_the_next_push_works(
     collector.answer = well
     pushing.push()
     wait_until(lambda: pushing.exports("ok") == 1)
+
+
+def test_points_that_a_collector_refuses_are_not_counted_as_sent(pushing: _Pushing, collector: MetricsCollector) -> None:
+    collector.answer = taking_all_but(1, "too old")
+    pushing.push()
+    wait_until(lambda: pushing.exports("ok") == 1)
+    assert pushing.count("aie_agent_otlp_points_total", "refused") == 1
+    assert pushing.count("aie_agent_otlp_points_total", "ok") == 0
+
+
+@pytest.mark.parametrize("count", [1e30, -1.0])
+def test_a_point_that_cannot_be_said_takes_no_other_along(pushing: _Pushing, collector: MetricsCollector, count: float) -> None:
+    name = "aie_engine_queue_seconds"
+    poisoned = HistogramPoint(name, (("engine", "e"), ("model", "m")), (1.0,), (count, 0.0), 1.0)
+    pushing.store.apply(Batch("scrape:e", 110.0, [], [poisoned]))
+    pushing.push()
+    points = points_of(collector.wait(1))
+    assert "aie.engine.queue" not in points
+    assert points["aie.host.load1"]
+    wait_until(lambda: pushing.exports("ok") == 1)
+    assert pushing.count("aie_agent_otlp_points_total", "invalid") == 1
 
 
 def test_nobody_there_and_then_somebody_is() -> None:
@@ -232,6 +277,9 @@ def test_nothing_is_pushed_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -
         ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "60s"}, "accepted: 1000 to 3600000"),
         ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "nan"}, "accepted: 1000 to 3600000"),
         ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "1"}, "accepted: 1000 to 3600000"),
+        ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "inf"}, "accepted: up to 60"),
+        ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "-1"}, "accepted: up to 60"),
+        ({ENDPOINT: "localhost:4318"}, "is no URL: accepted: http://"),
     ],
 )
 def test_a_setting_that_cannot_be_is_told_in_one_line(environment: dict[str, str], says: str) -> None:
@@ -242,16 +290,32 @@ def test_a_setting_that_cannot_be_is_told_in_one_line(environment: dict[str, str
 def test_the_configuration_wins_over_the_environment() -> None:
     section = OtlpSection(endpoint=HttpUrl("http://a:1"), protocol="http/protobuf", interval=Duration(5.0))
     found = target(section, {ENDPOINT: "http://b:2", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_METRIC_EXPORT_INTERVAL": "9000"})
-    assert found == otlp.Target("http/protobuf", "http://a:1/v1/metrics", "http://a:1/v1/metrics", 5.0)
-    assert metrics_url("http://a:1/otlp/v1/metrics") == "http://a:1/otlp/v1/metrics"
+    assert found == otlp.Target("http/protobuf", "http://a:1/v1/metrics", "http://a:1/v1/metrics", 5.0, 10.0)
 
 
-def test_check_says_whether_somebody_listens(collector: MetricsCollector) -> None:
+@pytest.mark.parametrize("base", ["http://a:1/otlp", "http://a:1/otlp/", "http://a:1/otlp/v1/metrics"])
+def test_a_path_is_what_otlp_s_own_lies_below(base: str) -> None:
+    assert metrics_url(base) == "http://a:1/otlp/v1/metrics"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("0.5", 0.5), ("10000", 10.0), ("300", 0.3)])
+def test_a_timeout_is_of_milliseconds_or_seconds(text: str, seconds: float) -> None:
+    """The specification means the former, Python's SDK the latter."""
+    found = target(OtlpSection(), {ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": text})
+    assert found is not None
+    assert found.timeout_s == seconds
+
+
+def test_check_says_whether_a_collector_takes_what_is_pushed(collector: MetricsCollector) -> None:
     (row,) = otlp_rows(OtlpSection(endpoint=HttpUrl(collector.url)))
     assert (row.visible, row.needed) == (True, True)
     closed = MetricsCollector()
     closed.close()
     (row,) = otlp_rows(OtlpSection(endpoint=HttpUrl(closed.url)))
     assert not row.visible
-    assert "Connection refused" in row.found
+    assert row.found
+    collector.answer = web_page
+    (row,) = otlp_rows(OtlpSection(endpoint=HttpUrl(collector.url)))
+    assert not row.visible
+    assert "text/html" in row.found
     assert list(otlp_rows(OtlpSection())) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from http_client import CHAT, TEXT, chat, post, text
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from aie_engine.config import ConfigError, EngineConfig
-from aie_engine.tracing import RateTracer, otlp_provider, request_tracer, traces_url
+from aie_engine.tracing import LAST_BATCHES_S, RateTracer, otlp_provider, request_tracer, shut_down, traces_url
 from aie_hooks.tracing import Trace
 
 STAGES = ["received", "tokenised", "queued", "prefill", "first token", "done"]
@@ -223,3 +224,21 @@ def test_the_command_line(collector: Collector) -> None:
     (span,) = collector.spans
     assert [event.name for event in span.events] == STAGES
     assert span.trace_id.hex() == TRACE_ID
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end() -> None:
+    """Of several batches each would take its own time."""
+    listener = socket.create_server(("127.0.0.1", 0))  # it accepts nothing, and its queue takes the connections
+    try:
+        config = EngineConfig(
+            model="fake", name="chat-1", otlp_endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}", trace_rate=1.0
+        )
+        provider = otlp_provider(config)
+        tracer = provider.get_tracer("test")
+        for _ in range(2000):
+            tracer.start_span("s").end()
+        began = time.monotonic()
+        shut_down(provider)
+        assert time.monotonic() - began < 5 * LAST_BATCHES_S, "far from the 20 s that four batches may take"
+    finally:
+        listener.close()

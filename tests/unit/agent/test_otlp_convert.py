@@ -14,6 +14,7 @@ from aie_agent.store import Store
 from aie_telemetry.catalogue import CATALOGUE, Kind
 from tests.fakes.collector import attributes_of, points_of
 
+HOUR_NS = 3600 * 1_000_000_000
 SERVED = (("engine", "e"), ("model", "m"))
 TTFT = "aie_engine_time_to_first_token_seconds"
 
@@ -117,7 +118,9 @@ def test_a_counter_starts_when_it_is_seen_and_again_when_it_falls() -> None:
     assert starts.update(_counter(9.0), 200) == [100, 0]
     assert starts.update(_counter(1.0), 300) == [300, 0]
     assert starts.update([], 400) == []
-    assert starts.update(_counter(9.0), 500) == [500, 0]
+    assert starts.update(_counter(9.0), 500) == [300, 0], "a gap is no reset"
+    assert starts.update([], 500 + HOUR_NS) == []
+    assert starts.update(_counter(9.0), 501 + HOUR_NS) == [501 + HOUR_NS, 0]
 
 
 def test_a_histogram_whose_observations_fall_starts_anew() -> None:

@@ -15,7 +15,7 @@ from aie_agent.store import AnySeries
 from aie_telemetry.bounded_http import bounded_session
 
 if TYPE_CHECKING:
-    from aie_agent.outputs.otlp.push import Exporter
+    from aie_agent.outputs.otlp.push import Exporter, Refused
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,11 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 _METRICS_PATH: Final = "/v1/metrics"
 _DEFAULT_INTERVAL_S: Final = 60.0
+_TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+_DEFAULT_TIMEOUT_S: Final = 10.0
+_LONGEST_TIMEOUT_S: Final = 60.0
+_SURELY_MS: Final = 300.0
+"""The specification means milliseconds, Python's SDK reads seconds: nobody waits 300 seconds, and nobody less than 300 ms."""
 
 
 class OtlpError(Exception):
@@ -44,6 +49,7 @@ class Target(NamedTuple):
     url: str
     endpoint: str | None
     interval_s: float
+    timeout_s: float
 
 
 class Output(Protocol):
@@ -83,17 +89,21 @@ def target(section: OtlpSection, environment: Mapping[str, str] = os.environ) ->
     protocol = protocol or next((environment[each] for each in _PROTOCOLS if environment.get(each)), "http/protobuf")
     if protocol not in _EXTRA:
         raise OtlpError(f"{' or '.join(_PROTOCOLS)}: {protocol!r} is not known: accepted: {', '.join(_EXTRA)}")
-    interval_s = _interval_s(section, environment)
-    if section.endpoint is None:
-        return Target(protocol, next(environment[each] for each in _ENDPOINTS if environment.get(each)), None, interval_s)
-    endpoint = metrics_url(section.endpoint) if protocol == "http/protobuf" else str(section.endpoint)
-    return Target(protocol, endpoint, endpoint, interval_s)
+    paces = _interval_s(section, environment), _timeout_s(environment)
+    if section.endpoint is not None:
+        endpoint = metrics_url(section.endpoint) if protocol == "http/protobuf" else str(section.endpoint)
+        return Target(protocol, endpoint, endpoint, *paces)
+    name = next(each for each in _ENDPOINTS if environment.get(each))
+    if protocol == "http/protobuf" and urlsplit(environment[name]).scheme not in ("http", "https"):
+        raise OtlpError(f"{name}: {environment[name]!r} is no URL: accepted: http://HOST:PORT or https://HOST:PORT")
+    return Target(protocol, environment[name], None, *paces)
 
 
 def metrics_url(endpoint: str) -> str:
-    """Where metrics go for a collector's URL: its path where it has one, else OTLP's own."""
+    """Where metrics go for a collector's URL: OTLP's own path below it, as with OTEL_EXPORTER_OTLP_ENDPOINT, unless it ends so."""
     parts = urlsplit(endpoint)
-    return urlunsplit(parts._replace(path=parts.path if parts.path.strip("/") else _METRICS_PATH))
+    path = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=path if path.endswith(_METRICS_PATH) else path + _METRICS_PATH))
 
 
 def build(section: OtlpSection, hostname: str) -> Output:
@@ -101,17 +111,18 @@ def build(section: OtlpSection, hostname: str) -> Output:
     wanted = target(section)
     if wanted is None:
         return NoOutput()
-    make_exporter = exporter(wanted)
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    from aie_agent.outputs.otlp.push import OtlpPush
+    from aie_agent.outputs.otlp.push import OtlpPush, Refused
 
+    refused = Refused()
+    make_exporter = exporter(wanted, refused)
     release = version("aie-observability")
     own = {"service.name": "aie-agent", "service.version": release, "service.instance.id": hostname, "host.name": hostname}
     given = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource.create({name: value for name, value in own.items() if name not in given})
-    return OtlpPush(make_exporter, wanted.interval_s, resource, InstrumentationScope("aie_agent", release, SCHEMA_URL))
+    return OtlpPush(make_exporter, wanted.interval_s, resource, InstrumentationScope("aie_agent", release, SCHEMA_URL), refused)
 
 
 def build_or_say_why(section: OtlpSection, hostname: str) -> Output:
@@ -123,17 +134,21 @@ def build_or_say_why(section: OtlpSection, hostname: str) -> Output:
         return NoOutput()
 
 
-def exporter(wanted: Target) -> Callable[[], Exporter]:
-    """Makes the SDK's exporter when it is called. Raises OtlpError where its package is not there."""
+def exporter(wanted: Target, refused: Refused) -> Callable[[], Exporter]:
+    """Makes the SDK's exporter when it is called, which then raises what a certificate or a header raises that cannot be used.
+    `refused` is told of points that a collector did not take. Raises OtlpError where the package is not there."""
     try:
         if wanted.protocol == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
 
-            return lambda: GrpcExporter(endpoint=wanted.endpoint)
+            return lambda: GrpcExporter(endpoint=wanted.endpoint, timeout=wanted.timeout_s)
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
         raise OtlpError(f"OTLP by {wanted.protocol} needs a package: {_EXTRA[wanted.protocol]} ({error})") from error
-    return lambda: OTLPMetricExporter(endpoint=wanted.endpoint, session=bounded_session())
+    from aie_agent.outputs.otlp.answers import inspector
+
+    session = bounded_session(inspector(refused), max_s=wanted.timeout_s)
+    return lambda: OTLPMetricExporter(endpoint=wanted.endpoint, session=session, timeout=wanted.timeout_s)
 
 
 def _interval_s(section: OtlpSection, environment: Mapping[str, str]) -> float:
@@ -149,3 +164,18 @@ def _interval_s(section: OtlpSection, environment: Mapping[str, str]) -> float:
     if not 1.0 <= interval_s <= 3600.0:
         raise OtlpError(f"OTEL_METRIC_EXPORT_INTERVAL: {text!r}: accepted: 1000 to 3600000 (milliseconds)")
     return interval_s
+
+
+def _timeout_s(environment: Mapping[str, str]) -> float:
+    """For one push, the exporter's tries included."""
+    name = next((each for each in _TIMEOUTS if environment.get(each, "").strip()), None)
+    if name is None:
+        return _DEFAULT_TIMEOUT_S
+    try:
+        number = float(environment[name])
+    except ValueError:
+        number = float("nan")
+    timeout_s = number / 1000 if number >= _SURELY_MS else number
+    if not 0.0 < timeout_s <= _LONGEST_TIMEOUT_S:
+        raise OtlpError(f"{name}: {environment[name]!r}: accepted: up to 60 (seconds), or 300 to 60000 (milliseconds)")
+    return timeout_s

@@ -27,7 +27,8 @@ from aie_agent.series import HistogramSeries
 from aie_agent.store import AnySeries
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
-_NS: Final = 1_000_000_000
+_REMEMBERED_NS: Final = 3600 * 1_000_000_000
+_LARGEST_COUNT: Final = 2.0**63
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
@@ -45,6 +46,14 @@ class Reading(NamedTuple):
     def observed(self) -> float:
         """What must not fall while a series goes on: a counter's value, or how many observations a histogram has."""
         return sum(self.counts) if self.kind is Kind.HISTOGRAM else self.value
+
+
+def is_sendable(reading: Reading) -> bool:
+    """Whether OTLP can say it, and it is what the catalogue says: one point that cannot be encoded would take all others along."""
+    metric = CATALOGUE.get(reading.name)
+    if metric is not None and metric.kind is not reading.kind:
+        return False
+    return all(count >= 0 for count in reading.counts) and sum(reading.counts) < _LARGEST_COUNT
 
 
 def readings(series: Iterable[AnySeries], now_s: float) -> list[Reading]:
@@ -66,25 +75,33 @@ class _Stream(NamedTuple):
     instrument: Instrument
 
 
+class _Seen(NamedTuple):
+    """Of a counter: since when it has counted, what it was last, and when."""
+
+    start_ns: int
+    observed: float
+    time_ns: int
+
+
 class Starts:
     """Since when each counter and histogram has counted, as far as this process can tell: since it was seen first, or fell."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, Tags], tuple[int, float]] = {}
+        self._seen: dict[tuple[str, Tags], _Seen] = {}
 
     def update(self, read: Sequence[Reading], now_ns: int) -> list[int]:
-        """The start of each reading, in ns since the epoch; 0 of gauges, which have none. What is gone is forgotten."""
-        seen: dict[tuple[str, Tags], tuple[int, float]] = {}
+        """The start of each reading, in ns since the epoch; 0 of gauges, which have none. What was away for an hour is forgotten:
+        until then it goes on where it was, so that a gap is no reset."""
         starts = []
         for each in read:
             start_ns = 0
             if each.kind is not Kind.GAUGE:
-                observed = each.observed
-                start_ns, before = self._seen.get((each.name, each.tags), (now_ns, observed))
-                start_ns = now_ns if observed < before else start_ns
-                seen[each.name, each.tags] = start_ns, observed
+                key, observed = (each.name, each.tags), each.observed
+                before = self._seen.get(key)
+                start_ns = now_ns if before is None or observed < before.observed else before.start_ns
+                self._seen[key] = _Seen(start_ns, observed, now_ns)
             starts.append(start_ns)
-        self._seen = seen
+        self._seen = {key: seen for key, seen in self._seen.items() if now_ns - seen.time_ns < _REMEMBERED_NS}
         return starts
 
 
@@ -145,8 +162,3 @@ def _gpu_descriptions(read: Iterable[Reading]) -> dict[str, dict[str, str]]:
                 "hw.vendor": "NVIDIA",
             }
     return found
-
-
-def time_ns(time_s: float) -> int:
-    """Seconds since the epoch in ns."""
-    return int(time_s * _NS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -11,7 +12,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from aie_agent.outputs.otlp.convert import Reading, Starts, metrics_data, readings, time_ns
+from aie_agent.outputs.otlp.convert import Reading, Starts, is_sendable, metrics_data, readings
 from aie_agent.samples import Count
 from aie_agent.store import AnySeries
 
@@ -31,6 +32,25 @@ class Exporter(Protocol):
         """Ends waiting for another try."""
 
 
+class Refused:
+    """How many points a collector refused of requests that it took, and why, as it says."""
+
+    def __init__(self) -> None:
+        self._points = 0
+        self._reason = ""
+
+    def note(self, points: int, reason: str) -> None:
+        """An answer told of some."""
+        self._points += points
+        self._reason = reason
+
+    def take(self) -> tuple[int, str]:
+        """What came since the last time."""
+        taken = self._points, self._reason
+        self._points, self._reason = 0, ""
+        return taken
+
+
 class _Push(NamedTuple):
     """What is to be sent, and of when."""
 
@@ -44,13 +64,22 @@ class OtlpPush:
     push tells all."""
 
     def __init__(
-        self, make_exporter: Callable[[], Exporter], interval_s: float, resource: Resource, scope: InstrumentationScope
+        self,
+        make_exporter: Callable[[], Exporter],
+        interval_s: float,
+        resource: Resource,
+        scope: InstrumentationScope,
+        refused: Refused | None = None,
+        wall_clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`make_exporter` is called on the thread: it may read certificates, and fail."""
+        """`make_exporter` is called on the thread: it may read certificates, and fail. `refused` knows what the collector took only
+        in part."""
         self._make_exporter = make_exporter
         self._interval_s = interval_s
         self._resource = resource
         self._scope = scope
+        self._refused = refused or Refused()
+        self._wall_clock_ns = wall_clock_ns
         self._starts = Starts()
         self._next_s: float | None = None
         self._offered: _Push | None = None
@@ -59,7 +88,7 @@ class OtlpPush:
         self._exporter: Exporter | None = None
         self._failing = ""
         self._exports = {"ok": 0, "failed": 0}
-        self._points = {"ok": 0, "failed": 0, "skipped": 0}
+        self._points = {"ok": 0, "failed": 0, "skipped": 0, "invalid": 0, "refused": 0}
         self._last_success_s: float | None = None
         # A daemon: the SDK's exporters cannot be cut short in the middle of a request.
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
@@ -72,7 +101,8 @@ class OtlpPush:
         if now_s < self._next_s:
             return
         self._next_s = max(self._next_s + self._interval_s, now_s)
-        push = _Push(readings(series(), now_s), time_ns(now_s))
+        # The wall clock, which the agent's own may be ahead of: backends refuse what lies in the future.
+        push = _Push(readings(series(), now_s), self._wall_clock_ns())
         with self._wake:
             if self._offered is not None:
                 self._points["skipped"] += len(push.read)
@@ -107,7 +137,9 @@ class OtlpPush:
                     return
                 push = self._offered
             assert push is not None
-            self._count(push, self._send(push))
+            sendable = push._replace(read=[each for each in push.read if is_sendable(each)])
+            self._points["invalid"] += len(push.read) - len(sendable.read)
+            self._count(sendable, self._send(sendable))
             with self._wake:
                 self._offered = None
 
@@ -116,20 +148,25 @@ class OtlpPush:
         try:
             if self._exporter is None:
                 self._exporter = self._make_exporter()
-            data = metrics_data(push.read, self._starts.update(push.read, push.now_ns), push.now_ns, self._resource, self._scope)
-            result = self._exporter.export(data)
+            starts = self._starts.update(push.read, push.now_ns)
+            result = self._exporter.export(metrics_data(push.read, starts, push.now_ns, self._resource, self._scope))
         except Exception as error:  # whatever an exporter raises, the next push is tried; it is logged whole, once
             if not self._failing:
                 log.exception("OTLP: a push failed")
-            return f"{type(error).__name__}: {error}"
-        return "" if result is MetricExportResult.SUCCESS else "the collector did not take it; OpenTelemetry's exporter says why"
+            return f"nothing gets through: {type(error).__name__}: {error}"
+        if result is MetricExportResult.SUCCESS:
+            return ""
+        return "nothing gets through: the collector did not take it, or did not end; OpenTelemetry's exporter says why"
 
     def _count(self, push: _Push, reason: str) -> None:
         result = "failed" if reason else "ok"
+        refused, why = self._refused.take()
         self._exports[result] += 1
-        self._points[result] += len(push.read)
+        self._points[result] += max(len(push.read) - refused, 0)
+        self._points["refused"] += refused
         if not reason:
             self._last_success_s = push.now_ns / 1e9
+            reason = f"the collector refused {refused} of {len(push.read)} points: {why}" if refused else ""
         if bool(reason) != bool(self._failing):
-            log.warning("OTLP: %s", f"nothing gets through: {reason}" if reason else "gets through again")
+            log.warning("OTLP: %s", reason if reason else "gets through again")
         self._failing = reason
