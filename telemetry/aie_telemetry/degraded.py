@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+VALID_S: Final = 120.0
+"""So long a line holds. An agent that was killed leaves its file behind: who reads it looks at `expires_s` first."""
 
 
 class Degraded(msgspec.Struct, frozen=True, kw_only=True):

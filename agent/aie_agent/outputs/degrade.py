@@ -10,17 +10,14 @@ from typing import Final
 
 import msgspec
 
+from aie_agent.outputs.placed_file import place
 from aie_telemetry.api import Finding
-from aie_telemetry.degraded import Degraded
+from aie_telemetry.degraded import VALID_S, Degraded
 
 log = logging.getLogger(__name__)
 
 DEGRADING: Final = frozenset({"input_drift", "output_drift", "output_collapse", "nan_logits"})
 """Causes for which the file is written."""
-
-
-VALID_S: Final = 120.0
-"""So long a line holds. An agent that was killed leaves its file behind: who reads it looks at `expires_s` first."""
 
 _RENEWED_S: Final = 30.0
 """After so long it is written anew, where nothing changed."""
@@ -62,21 +59,13 @@ class DegradeFile:
         if self._path is None or untrusted is None:
             return
         try:
-            self._put(self._path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows(untrusted, now_s)))
+            place(self._path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows(untrusted, now_s)))
             self._renewal.said(untrusted, now_s)
             self._complained = False
         except OSError as error:
             if not self._complained:
                 log.warning("drift.on_alarm: %s cannot be written: %s", self._path, error.strerror)
             self._complained = True
-
-    def _put(self, path: Path, content: bytes) -> None:
-        if not content:
-            path.unlink(missing_ok=True)
-            return
-        scratch = path.with_name(f"{path.name}.new")
-        scratch.write_bytes(content)
-        scratch.replace(path)
 
 
 def _is_degrading(finding: Finding) -> bool:

@@ -6,11 +6,11 @@ hooks' MemoryProbe; what is said stands in aie_telemetry.memory_probe."""
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aie_agent.outputs.placed_file import place
 from aie_telemetry.api import Finding
 from aie_telemetry.memory_probe import REQUESTS_NAME, ProbeRequest, encode_requests
 
@@ -73,7 +73,7 @@ class ProbeRequests:
         if self._written is not None and not is_old and ids == self._written:
             return
         try:
-            _put(self._path, encode_requests(rows))
+            place(self._path, encode_requests(rows))
             self._written, self._written_s, self._complained = ids, now_s, False
         except OSError as error:
             if not self._complained:
@@ -92,17 +92,3 @@ class ProbeRequests:
             if asked is None or (asked.id != wanted and now_s - asked.since_s >= self._every_s):
                 asked = self._asked[engine] = _Asked(wanted, now_s)
             yield engine, asked
-
-
-def _put(path: Path, content: bytes) -> None:
-    if not content:
-        path.unlink(missing_ok=True)
-        return
-    scratch = path.with_name(f"{path.name}.new")
-    scratch.unlink(missing_ok=True)
-    # A name that others may make in a directory such as /tmp leads nowhere: the file is new, or it is an error.
-    file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with open(file, "wb") as stream:
-        os.fchmod(file, 0o644)  # engines are processes of other users, whatever the umask is
-        stream.write(content)
-    scratch.replace(path)

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aie_engine.degrade import DegradeWatch, State, state_of
+from aie_engine.degrade import MOST_VALID_S, DegradeWatch, Said, State, state_of
 from aie_telemetry.degraded import Degraded
 
 NOW_S = 1000.0
+NOBODY = 65534
 
 
 def _line(cause: str = "output_drift", engine: str = "e", expires_s: float = NOW_S + 60, severity: str = "warning") -> bytes:
@@ -56,7 +57,42 @@ def test_changes_are_told_once_and_a_line_runs_out_by_itself(tmp_path: Path) -> 
 
 def test_a_file_that_cannot_be_read_degrades_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = DegradeWatch(tmp_path, "e", lambda _: None)
-    assert [watch.read(), watch.read()] == [b"", b""]
+    assert [watch.read(), watch.read()] == [Said(), Said()]
     assert len(caplog.records) == 1
     os.mkfifo(tmp_path / "pipe")
-    assert DegradeWatch(tmp_path / "pipe", "e", lambda _: None).read() == b""
+    assert DegradeWatch(tmp_path / "pipe", "e", lambda _: None).read() == Said()
+
+
+def test_a_line_holds_no_longer_than_a_while_after_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "degraded"
+    path.write_bytes(_line(expires_s=1e15))
+    os.utime(path, (NOW_S, NOW_S))
+    said = DegradeWatch(path, "e", lambda _: None).read()
+    assert state_of(said.content, "e", NOW_S + MOST_VALID_S - 1, said.written_s) == State(("output_drift",))
+    assert state_of(said.content, "e", NOW_S + MOST_VALID_S, said.written_s) == State()
+
+
+@pytest.mark.parametrize(
+    ("owner", "directory_owner", "mode", "heeded"),
+    [
+        (0, 0, 0o644, True),
+        (NOBODY, 0, 0o644, False),
+        (NOBODY, NOBODY, 0o644, True),
+        (NOBODY, NOBODY - 1, 0o644, False),
+        (0, 0, 0o646, False),
+        (0, 0, 0o664, False),
+    ],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_what_anybody_could_have_written_degrades_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, owner: int, directory_owner: int, mode: int, heeded: bool
+) -> None:
+    path = tmp_path / "degraded"
+    path.write_bytes(_line())
+    os.chown(path, owner, owner)
+    path.chmod(mode)
+    os.chown(tmp_path, directory_owner, directory_owner)
+    watch = DegradeWatch(path, "e", lambda _: None)
+    assert (watch.read().content == _line()) is heeded
+    watch.read()
+    assert len(caplog.records) == (not heeded)
