@@ -319,6 +319,12 @@ def test_what_compose_mounts_is_taken_by_whom_it_is_for(promtool: str) -> None:
         assert pipeline["processors"][0] == "memory_limiter"
 
 
+def test_compose_s_prometheus_scrapes_the_agent_alone_and_keeps_the_traces_that_it_passes_on() -> None:
+    scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yaml").read_text())["scrape_configs"]
+    assert [each["static_configs"] for each in scraped] == [[{"targets": [f"agent:{AGENT_HTTP_PORT}"]}]]
+    assert "--enable-feature=exemplar-storage" in _compose()["services"]["prometheus"]["command"]
+
+
 @pytest.mark.parametrize("kind", ["ConfigMap"])
 def test_configurations_in_manifests_are_valid(kind: str, tmp_path: Path) -> None:
     maps = _resources(kind)
