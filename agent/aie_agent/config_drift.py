@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+from typing import Final
 
 from aie_agent.config_values import OFF, HttpUrl, is_loopback
+
+_LABELS: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*")
+"""A host's name as the resolver takes it, or an address."""
 
 
 class WebhookUrl(str):
@@ -19,12 +24,15 @@ class WebhookUrl(str):
 
     @classmethod
     def parse(cls, value: object) -> WebhookUrl:
-        """Raises ValueError for http to another host, and for a URL with a password, which logs would show."""
+        """Raises ValueError for http to another host, for a URL with a password, which logs would show, and for what cannot be sent
+        as it stands: other than ASCII (xn--.. and %.. say it), and names that no host has."""
         if value == OFF:
             return cls(OFF)
         url = HttpUrl.parse(value)
         if "@" in url or not (url.startswith("https://") or is_loopback(url.host)):
             raise ValueError(f'expected a URL of https, or of http to this host, without a password, or "off"; got {value!r}')
+        if not url.isascii() or not _LABELS.fullmatch(url.host):
+            raise ValueError(f"expected a URL in ASCII, other characters quoted (%C3%BC, xn--..), of a host; got {value!r}")
         return cls(url)
 
 

@@ -1,7 +1,8 @@
 """Tells a webhook what the file of drift.on_alarm says: which engines' answers are not to be trusted, as a list in JSON, empty once
 nothing is wrong. Off by default. Whoever listens may take an engine out, or back to the version before.
 
-A thread of its own sends: the newest only, with a timeout, three times at most. What could not be sent is counted, and comes again
+A thread of its own sends: the newest only, three times at most, each within one deadline: then the connection is cut, however
+slowly somebody goes on answering. What could not be sent is counted, and comes again
 with the next renewal, half a minute later. Redirects are not followed: they could lead elsewhere.
 """
 
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 import http.client
 import logging
+import socket
+import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -20,6 +24,7 @@ import msgspec
 from aie_agent.outputs.degrade import Renewal, rows
 from aie_agent.samples import Count, labelled
 from aie_telemetry.api import Finding
+from aie_telemetry.bounded_http import Cutter
 from aie_telemetry.degraded import Degraded
 
 log = logging.getLogger(__name__)
@@ -73,7 +78,11 @@ class Webhook:
 
     def _run(self) -> None:
         while (message := self._next()) is not None:
-            sent = self._url is not None and self._deliver(self._url, message)
+            try:
+                sent = self._url is not None and self._deliver(self._url, message)
+            except Exception as error:
+                log.error("drift.webhook: a message could not be sent", exc_info=error)
+                sent = False
             self._sent["ok" if sent else "failed"] += 1
 
     def _next(self) -> bytes | None:
@@ -99,15 +108,58 @@ class Webhook:
 
 
 def _post(url: SplitResult, message: bytes, timeout_s: float) -> str:
-    """Why it was not taken; empty where it was."""
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname or "", url.port, timeout=timeout_s)
+    """Why it was not taken, within so long in all; empty where it was."""
+    deadline_s = time.monotonic() + timeout_s
+    cutter = Cutter()
+    timer = threading.Timer(timeout_s, cutter.cut)
+    timer.daemon = True
+    timer.start()
+    connection = http.client.HTTPConnection(url.hostname or "", _port(url))
     try:
+        connection.sock = _connected(url, deadline_s, cutter)
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        connection.request("POST", target, message, {"Content-Type": "application/json"})
+        connection.request("POST", target, message, {"Host": url.netloc, "Content-Type": "application/json"})
         status = connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        return str(error) or type(error).__name__
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
+        return f"no answer within {timeout_s:g} s" if time.monotonic() >= deadline_s else str(error) or type(error).__name__
     finally:
+        timer.cancel()
         connection.close()
     return "" if 200 <= status < 300 else f"status {status}"
+
+
+def _port(url: SplitResult) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _connected(url: SplitResult, deadline_s: float, cutter: Cutter) -> socket.socket:
+    """A connection that the cutter cuts at the deadline, from its first byte on. Raises OSError."""
+    problem: OSError = TimeoutError()
+    for family, kind, protocol, _, address in socket.getaddrinfo(url.hostname, _port(url), type=socket.SOCK_STREAM):
+        plain = socket.socket(family, kind, protocol)
+        try:
+            return _opened(plain, address, url, deadline_s, cutter)
+        except OSError as error:
+            plain.close()
+            problem = error
+    raise problem
+
+
+def _opened(plain: socket.socket, address: Any, url: SplitResult, deadline_s: float, cutter: Cutter) -> socket.socket:
+    plain.settimeout(max(deadline_s - time.monotonic(), 0.001))
+    plain.connect(address)
+    if url.scheme != "https":
+        opened: socket.socket = plain
+    else:
+        context = ssl.create_default_context()
+        opened = context.wrap_socket(plain, server_hostname=url.hostname, do_handshake_on_connect=False)
+    try:
+        cutter.note(opened)
+        if time.monotonic() >= deadline_s:  # maybe it was cut before this was known
+            raise TimeoutError
+        if isinstance(opened, ssl.SSLSocket):
+            opened.do_handshake()
+    except OSError:
+        opened.close()
+        raise
+    return opened

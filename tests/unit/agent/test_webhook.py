@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pytest
 
 from aie_agent.config_drift import Moment, WebhookUrl
-from aie_agent.outputs.webhook import ATTEMPTS, Webhook
+from aie_agent.outputs.webhook import ATTEMPTS, Webhook, _post
 from aie_telemetry.api import Finding
 
 WAIT_S = 30.0  # a bound; no test that passes waits for it
@@ -139,6 +141,52 @@ def test_nobody_waits_for_a_server_that_does_not_answer(receiver: Receiver) -> N
     webhook.close()
 
 
+def test_one_that_drips_for_ever_is_cut_at_the_deadline() -> None:
+    """Each read gets something at once, so no timeout of a read ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = threading.Event()
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while not gone.wait(0.01):
+                    try:
+                        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    except OSError:
+                        gone.set()
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = urlsplit(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        assert _post(url, b"[]", 0.1) == "no answer within 0.1 s"
+        thread.join(WAIT_S)
+        assert gone.is_set()
+
+
+def test_one_that_never_ends_its_handshake_is_cut_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert _post(urlsplit(f"https://127.0.0.1:{server.getsockname()[1]}/"), b"[]", 0.1) == "no answer within 0.1 s"
+
+
+@pytest.mark.parametrize("host", ["größe" * 20, "a" * 70, "a..b"])
+def test_no_name_ends_the_thread(host: str) -> None:
+    """Whatever the configuration let through."""
+    webhook = Webhook(f"https://{host}/", PAUSES_S)
+    for count, now_s in enumerate((1000.0, 1031.0), 1):
+        webhook.update([_finding()], now_s)
+        _counts(webhook, {"failed": count})
+    webhook.close()
+
+
+def test_an_error_that_nobody_thought_of_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    webhook = Webhook("http://127.0.0.1:99999/", PAUSES_S)
+    for count, now_s in enumerate((1000.0, 1031.0), 1):
+        webhook.update([_finding()], now_s)
+        _counts(webhook, {"failed": count})
+    assert "could not be sent" in caplog.text
+    webhook.close()
+
+
 def test_nobody_there_is_a_failure_and_off_is_off() -> None:
     with Receiver() as gone:
         url = gone.url
@@ -159,8 +207,13 @@ def test_urls_that_may_be(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://example.org/", "https://user:word@example.org/", "ftp://127.0.0.1/", "127.0.0.1:80", "http://127.0.0.1:x/", 7]
-)
+    "url",
+    [
+        "https://größe.example/", f"https://{'a' * 70}.example/", f"https://{'a.' * 130}example/", "https://h:99999/",
+        "https://h/größe", "https://h/?q=ü", "https://a..b/", "https://h/a b",
+        "http://example.org/", "https://user:word@example.org/", "ftp://127.0.0.1/", "127.0.0.1:80", "http://127.0.0.1:x/", 7,
+    ],
+)  # fmt: skip
 def test_urls_that_may_not_be(url: object) -> None:
     with pytest.raises(ValueError, match="expected a URL"):
         WebhookUrl.parse(url)
