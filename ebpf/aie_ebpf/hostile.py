@@ -7,7 +7,7 @@ from typing import Final
 _LONGEST: Final = 120
 
 
-def printable(text: str) -> str:
-    """The text with everything that is not printable replaced, and cut."""
-    shown = "".join(char if char.isprintable() else "?" for char in text[:_LONGEST])
-    return shown + "…" if len(text) > _LONGEST else shown
+def printable(text: str, most_chars: int = _LONGEST) -> str:
+    """The text with everything that is not printable replaced, and cut after so many characters."""
+    shown = "".join(char if char.isprintable() else "?" for char in text[:most_chars])
+    return shown + "…" if len(text) > most_chars else shown

@@ -199,3 +199,19 @@ def test_an_entry_of_the_plt_is_an_expression(tmp_path: Path) -> None:
     assert row.cfa.expression
     for within, deeper in ((0, 8), (6, 8), (11, 16)):
         assert evaluate(row.cfa.expression, {7: 1000, 16: begin + 16 + within}, lambda _: None) == 1000 + deeper
+
+
+def test_what_takes_too_long_is_refused(tmp_path: Path) -> None:
+    """An expression and an entry that do nothing, at length; whoever made the file made us follow them in each frame."""
+    assert evaluate(b"\x31" + b"\x12\x13" * 127, {}, lambda _: None) == 1
+    with pytest.raises(ElfError, match="has 257 bytes"):
+        evaluate(b"\x31" + b"\x12\x13" * 128, {}, lambda _: None)
+    source = f"""
+    __attribute__((naked)) int f(void) {{ __asm__("{".cfi_remember_state; .cfi_restore_state; " * 5000} ret"); }}
+    """
+    library = shared_library(tmp_path / "long.so", source, "-nostdlib")
+    with Elf.open(library) as elf:
+        symbol = elf.exported("f")
+        assert symbol is not None
+        with pytest.raises(ElfError, match="bytes: that is none"):
+            row_at(elf, symbol.vaddr)

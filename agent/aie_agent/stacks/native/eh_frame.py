@@ -13,7 +13,8 @@ from aie_agent.stacks.native.cfa import Program, Row, row_of
 from aie_agent.stacks.native.cursor import Cursor, pointer_bytes
 from aie_ebpf.elf import Elf, ElfError
 
-_MOST_ENTRY_BYTES: Final = 1 << 16
+_MOST_ENTRY_BYTES: Final = 1 << 13
+"""The longest of libtorch_cpu, libclang and OpenBLAS have 7956; beyond that an entry says nothing."""
 _MOST_FUNCTIONS: Final = 1 << 24
 _INDEX_ROW: Final = struct.Struct("<ii")  # where a function begins, where its entry lies: from where the index lies
 _INDEX_HEAD: Final = struct.Struct("<4B")  # version, encodings: of the pointer to .eh_frame, of the count, of the rows

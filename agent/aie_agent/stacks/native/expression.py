@@ -10,6 +10,8 @@ from aie_ebpf.elf import ElfError
 
 _MASK: Final = 2**64 - 1
 _MOST_VALUES: Final = 64
+_MOST_BYTES: Final = 256
+"""Those of PLTs and of signals have a dozen."""
 
 _CONSTANTS: Final = {
     0x08: "<B", 0x09: "<b", 0x0A: "<H", 0x0B: "<h", 0x0C: "<I", 0x0D: "<i", 0x0E: "<Q", 0x0F: "<q",
@@ -39,6 +41,8 @@ def evaluate(
 ) -> int | None:
     """The value of an expression, which begins with `begin` on its stack. None where a register or memory (`word`) that it needs
     is not known. Raises ElfError for what is no such expression."""
+    if len(expression) > _MOST_BYTES:
+        raise ElfError(f"an expression of .eh_frame has {len(expression)} bytes")
     values = [] if begin is None else [begin]
     cursor = Cursor(expression)
     while cursor.at < len(expression):
