@@ -5,7 +5,8 @@
 
 Off unless you make one, and the agent asks only if its configuration says so. An agent that suspects a leak writes a file beside
 its socket; there is one thing that it can ask for. Then gc.collect() is called, torch.cuda.empty_cache() while the engine is idle,
-and malloc_trim(0) where malloc is glibc's; memory is read before and after each, and one event tells the agent.
+and malloc_trim(0) where malloc is glibc's; memory is read before and after each, several times, since requests take and give back
+all the while: the least counts. One event tells the agent.
 
 It is asked at most once in `every_s`, whatever the file says, and each request is answered once. The file counts only if nobody but
 root, this user or the owner of its directory can have written it.
@@ -47,8 +48,12 @@ EVERY_S: Final = 600.0
 """The least time between two probes."""
 
 PATIENCE_S: Final = 60.0
-"""For so long an engine that is asked may be busy; then it is done without `empty_cache`."""
+"""For so long an engine that is asked may be busy; then it is done while it works, without `empty_cache`."""
 
+WINDOW_S: Final = 0.2
+"""Memory is read over so long, before and after each step: some steps of a model."""
+
+_READINGS: Final = 8
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _log = logging.getLogger(__name__)
@@ -84,13 +89,14 @@ class MemoryProbe:
         path: Path | None = None,
         every_s: float = EVERY_S,
         patience_s: float = PATIENCE_S,
+        window_s: float = WINDOW_S,
         cuda: Any = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`read` is that of `AllocatorHook`. `idle` tells whether no request runs; without it `empty_cache` is not called. `path`
-        is the agent's file; None means beside the emitter's Unix socket. `cuda` is `torch.cuda` unless told otherwise; torch is
-        not imported for this.
+        """`read` is that of `AllocatorHook`. `idle` tells whether no request runs; without it `empty_cache` is not called,
+        and nothing waits. `path` is the agent's file; None means beside the emitter's Unix socket. `window_s` is how long each
+        number is read for, 0: once. `cuda` is `torch.cuda` unless told otherwise; torch is not imported for this.
 
         Raises ValueError for an emitter that sends by UDP and no `path`, and for an `every_s` that is not positive.
         """
@@ -102,6 +108,7 @@ class MemoryProbe:
         self._path = _beside_socket(emitter) if path is None else path
         self._every_s = every_s
         self._patience_s = patience_s
+        self._window_s = window_s
         self._cuda = cuda
         self._clock = clock
         self._wall_clock = wall_clock
@@ -149,13 +156,14 @@ class MemoryProbe:
         return next((each for each in mine if each.id != self._answered), None)
 
     def _is_time(self, request: ProbeRequest) -> bool:
-        """Not sooner than `every_s` after the last one; where `empty_cache` waits for an idle moment, within reason."""
+        """Not sooner than `every_s` after the last one; at an idle moment, which is waited for within reason: what requests hold
+        and give back is none of what is asked for."""
         now_s = self._clock()
         if now_s < self._next_s:
             return False
         if self._asked is None or self._asked[0] != request.id:
             self._asked = (request.id, now_s)
-        is_patient = self._idle is not None and self._usable_cuda() is not None and now_s - self._asked[1] < self._patience_s
+        is_patient = self._idle is not None and now_s - self._asked[1] < self._patience_s
         return not is_patient or self._is_idle()
 
     def _answer(self, request: ProbeRequest) -> bool:
@@ -211,7 +219,18 @@ class MemoryProbe:
         return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None
 
     def _numbers(self) -> tuple[str | None, _Numbers]:
-        """The device whose allocator tells, and the numbers."""
+        """The device whose allocator tells, and the least of several readings of each number."""
+        readings = [self._reading()]
+        for _ in range(_READINGS - 1 if self._window_s > 0 else 0):
+            time.sleep(self._window_s / (_READINGS - 1))
+            readings.append(self._reading())
+        least = (
+            min((each for each in column if each is not None), default=None)
+            for column in zip(*(n for _, n in readings), strict=True)
+        )
+        return readings[-1][0], _Numbers(*least)
+
+    def _reading(self) -> tuple[str | None, _Numbers]:
         stats = None if self._read is None else self._stats(self._read)
         if stats is None:
             return None, _Numbers(physical_bytes(), None, None)

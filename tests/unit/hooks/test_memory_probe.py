@@ -85,7 +85,8 @@ class Asked:
         self.emitter = manual_emitter(f"unix://{socket_path}", clock=self.clock)
 
     def probe(self, **more: Any) -> MemoryProbe:
-        return MemoryProbe(self.emitter, clock=self.clock, wall_clock=lambda: self.wall_s, **more)
+        facts = {"window_s": 0.0, **more}
+        return MemoryProbe(self.emitter, clock=self.clock, wall_clock=lambda: self.wall_s, **facts)
 
     def ask(self, number: str = "1", *, engine: str | None = None, expires_s: float = 1e9) -> None:
         request = ProbeRequest(engine=engine or self.emitter.engine, ask="memory_probe", id=number, expires_s=expires_s)
@@ -273,6 +274,26 @@ class TestEmptyCache:
         details = asked.event().details
         assert details["empty_cache"] == "failed"
         assert "malloc_trim_seconds" in details
+
+
+def test_an_engine_on_the_cpu_is_asked_at_idle_as_well(asked: Asked) -> None:
+    working = SimpleNamespace(now=True)
+    probe = asked.probe(idle=lambda: not working.now)
+    asked.ask()
+    assert not probe.look()
+    working.now = False
+    assert probe.look()
+
+
+def test_of_a_busy_allocator_the_least_of_several_readings_counts(asked: Asked) -> None:
+    """Every reading but each third falls into a step, which holds 300 MB: nothing is given back by that."""
+    count = iter(range(1000))
+    held = [AllocatorStats("cpu", 100 * MB + extra, 400 * MB + extra) for extra in (300 * MB, 300 * MB, 0)]
+    asked.ask()
+    assert asked.probe(read=lambda: held[next(count) % 3], window_s=0.001).look()
+    details = asked.event().details
+    for step in ("", "gc_collect_", "malloc_trim_"):
+        assert (details[f"{step}allocated_bytes"], details[f"{step}reserved_bytes"]) == (100 * MB, 400 * MB)
 
 
 def _broken() -> AllocatorStats:

@@ -86,8 +86,12 @@ class _Engine:
         self.answer = answer
         for device, watch in self.watches.items():
             ended = watch.probed(answer.time_s, lambda line, device=device: answer.given(line, device))  # type: ignore[misc]
-            if ended:
-                self.retained = told.retained(ended[0], answer, device)
+            self.settle(ended, device)
+
+    def settle(self, ended: Sequence[Found], device: str) -> None:
+        """What an answer has settled, and floors have confirmed."""
+        if ended and self.answer is not None:
+            self.retained = told.retained(ended[0], self.answer, device)
 
 
 class LeakAnalyser:
@@ -136,6 +140,7 @@ class LeakAnalyser:
         for device in names:
             watch = known.watches.setdefault(device, Watch(self._settings, LINES))
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
+            known.settle(watch.confirmed(), device)
             known.free[device] = free_bytes(view, engine, device, now_s)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter
+from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
 from aie_agent.analysis.leaks.standing import FAST, NOTHING, End, Past, Standing, after_bin, after_cell, first_found, gave_back
@@ -44,6 +45,9 @@ class Line:
         self._ten: Cell | None = None
         self._with_cache = self._cache_moved = self._moved = 0.0
         self._probed_s = -math.inf
+        self.claim: Claim | None = None
+        self._confirmed: Standing | None = None
+        self._size_bytes = 0.0
         self._given_back: Standing | None = None  # the highest that was
         self._returned: tuple[Standing, float] | None = None  # the last that came back, and when
         self._may_be_load = self._fast_may_be_load = False
@@ -68,6 +72,7 @@ class Line:
             self._low_adjusted, self._low = size, (size_bytes, load, cache_bytes)
         self._count += 1
         self._sum += size_bytes
+        self._size_bytes = size_bytes
         self._sum_load += load
         self._sum_cache += cache_bytes
 
@@ -124,20 +129,46 @@ class Line:
         self._by = self._by._replace(of_cache=1.0 if holds else 0.0)
 
     def probed(self, time_s: float, given_bytes: float | None = None) -> Standing | None:
-        """The engine was made to give back what it only retains, and gave back so much of this (None: not told). What that settles:
-        half of the rise came back at once, so it was retained, and is none any more. What is not told shows by the floors: memory
-        that returns soon after was retained as well."""
-        self._probed_s = time_s
+        """The engine was made to give back what it only retains, and says that it gave back so much of this (None: not told). Half
+        of the rise is a claim, which the next floors must confirm (`take_confirmed`): of an engine that works, two readings differ
+        by what its requests hold. What is settled is what its floors had told before the answer came. More than there was is no
+        claim. What is not told shows by the floors: memory that returns soon after was retained as well."""
+        self._probed_s, self.claim = time_s, None
+        if given_bytes is not None and given_bytes > max(self._size_bytes, self.standing.peak.size_bytes):
+            return None
         before = self.standing
         if before.level == "none" and self._returned is not None and time_s - self._returned[1] <= 2 * self._settings.bin_s:
             before = self._returned[0]  # its floors were faster than the answer
         if before.level == "none" or given_bytes is None or not gave_back(before, given_bytes, self._by):
             return None
         if self.standing.level != "none":
-            self.standing = NOTHING
-            self._note_end(before, "returned", time_s)
+            self.claim = Claim(time_s, given_bytes, before)
+            return None
         self._returned = None
         return before
+
+    def take_confirmed(self) -> Standing | None:
+        """What a claim has settled since the last call: what this was held to be, and what was retained."""
+        settled, self._confirmed = self._confirmed, None
+        return settled
+
+    def confirm(self) -> None:
+        """A claim holds: by the floors of this line, or by those of a part of it: an allocator keeps what tensors
+        gave back, so that those of the whole refute it."""
+        if self.claim is None:
+            return
+        claim, self.claim = self.claim, None
+        self.standing = NOTHING
+        self._note_end(claim.standing, "returned", claim.time_s)
+        self._returned, self._confirmed = None, claim.standing
+
+    def _ask_floors(self, cell: Cell) -> None:
+        """Holds a claim against the floor of one more cell that began after it was made."""
+        if self.claim is None or not self.claim.is_open or self.origin_s + cell.number * self._settings.cell_s < self.claim.time_s:
+            return
+        self.claim = self.claim.after(cell.low, self._by)
+        if self.claim.holds:
+            self.confirm()
 
     def time_s(self, bin_number: int) -> float:
         """When a bin began."""
@@ -154,6 +185,7 @@ class Line:
             self._close_bin()
         self._cells.append(cell)
         self._learn(cell)
+        self._ask_floors(cell)
         self._judge_fast(cell)
         if (cell.number + 1) % CELLS_PER_BIN == 0:
             self._close_bin()
@@ -193,8 +225,9 @@ class Line:
             self.standing = Standing("suspect", since_s, slope, FAST, 1.0, first.low, last.low, last.mean.load)
         elif self.standing.tier == FAST:
             before = self.standing
-            self.standing, how = after_cell(before, lows, last.low, self._by, self._settings)
-            if how is not None:
+            after, how = after_cell(before, lows, last.low, self._by, self._settings)
+            self.standing = before if self._is_claimed else after
+            if how is not None and not self._is_claimed:
                 self._note_end(before, how, self.origin_s + (cell.number + 1) * self._settings.cell_s)
 
     def _close_bin(self) -> None:
@@ -226,13 +259,19 @@ class Line:
         before = self.standing
         until_s = self.time_s(self._bins[-1].number + 1)
         probed = self._was_probed(until_s)
-        self.standing, how = after_bin(before, self._bins, self._by, self._settings, probed=probed)
-        if how is not None:
+        after, how = after_bin(before, self._bins, self._by, self._settings, probed=probed)
+        self.standing = before if self._is_claimed else after
+        if how is not None and not self._is_claimed:
             self._note_end(before, how, until_s)
 
     def _doubt(self) -> Doubt:
         ceiling = -math.inf if self._given_back is None else self._given_back.ceiling_bytes(self._by)
         return Doubt(ceiling, self._fit.unsure_bytes_per_load())
+
+    @property
+    def _is_claimed(self) -> bool:
+        """Whether a claim waits for its floors: until then nothing ends."""
+        return self.claim is not None and self.claim.is_open
 
     def _was_probed(self, until_s: float) -> bool:
         return until_s - self._probed_s <= 2 * self._settings.bin_s
@@ -254,6 +293,7 @@ class Line:
             "judged": [self._judged, self._looks, self._quiet_looks],
             "standing": self.standing.dump(),
             "given_back": None if self._given_back is None else self._given_back.dump(),
+            "claim": None if self.claim is None else self.claim.dump(),
             "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
             "bins": [_rounded(each.number, *each.low, *each[2:]) for each in self._bins],
             "cells": [_rounded(each.number, *each.low, *each.mean) for each in self._cells],
@@ -271,6 +311,8 @@ class Line:
         line.standing = Standing.restored(state["standing"])
         if state.get("given_back") is not None:
             line._given_back = Standing.restored(state["given_back"])
+        if state.get("claim") is not None:
+            line.claim = Claim.restored(state["claim"])
         line.past = [Past(str(how), Standing.restored(standing), float(until_s)) for how, standing, until_s in state["past"]]
         line._bins = [_bin(each) for each in state["bins"]]
         line._cells = [_cell(each) for each in state["cells"]]

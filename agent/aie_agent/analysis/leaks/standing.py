@@ -125,8 +125,14 @@ def after_bin(
     return (NOTHING, "stopped") if _has_stopped(standing, bins, by, settings) else (standing, None)
 
 
+def is_back(standing: Standing, low: Low, by: Adjust) -> bool:
+    """Whether a floor lies below the peak by half of the rise."""
+    base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
+    return low.adjusted(by) <= peak - _RETURNED_PROBED * (peak - base)
+
+
 def gave_back(standing: Standing, given_bytes: float, by: Adjust) -> bool:
-    """Whether so much, given back at once because it was asked for, is no chance: half of the rise."""
+    """Whether so much, given back at once because it was asked for, is half of the rise: a claim, which floors must confirm."""
     rise = standing.peak.adjusted(by) - standing.base.adjusted(by)
     return given_bytes > 0 and given_bytes >= _RETURNED_PROBED * rise
 

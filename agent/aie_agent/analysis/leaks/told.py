@@ -142,7 +142,7 @@ def retention(subject: str, what: Retained) -> Finding:
     rose = f"{what.words} on {what.device} had risen by {size(what.risen_bytes)}, as a leak does"
     gave = (
         f"asked to give back what it retains, the engine gave back {size(what.given_bytes)}: {size(what.step_bytes)} by {step}"
-        f" in {what.step_s:.3g} s (limit: half of the rise)"
+        f" in {what.step_s:.3g} s (limit: half of the rise), and the floors since confirm it"
     )
     return Finding(
         cause=RETENTION,
@@ -216,6 +216,12 @@ def _kept(rising: Rising) -> Iterator[Evidence]:
         yield Evidence(text=f"the engine was asked for it, and it rises after {answer.done}", metric=spec.metric)
         return
     risen = size(standing.peak.size_bytes - standing.base.size_bytes)
+    claim = rising.found.claim
+    if claim is not None and claim.time_s >= answer.time_s:
+        told = "which the next floors do not confirm: it is kept" if claim.is_refuted else "which the next floors must confirm"
+        text = f"after {answer.done} the engine says that it gave back {size(claim.given_bytes)} of {risen}, {told}"
+        yield Evidence(text=text, metric=spec.metric)
+        return
     text = f"kept after {answer.done}: they gave back {size(max(given, 0.0))} of {risen} (limit: half of the rise)"
     yield Evidence(text=text, metric=spec.metric)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.lines import CACHE_LINES, LINES, LeakClass, LineSpec, Sample
 from aie_agent.analysis.leaks.settings import LeakSettings
@@ -45,6 +46,8 @@ class Found(NamedTuple):
     leak_class: LeakClass
     standing: Standing
     how: str = ""
+    claim: Claim | None = None
+    """What the engine says that it gave back of it, which floors do not confirm, or not yet."""
 
 
 class Watch:
@@ -97,8 +100,20 @@ class Watch:
 
     def probed(self, time_s: float, given: Callable[[str], float | None]) -> list[Found]:
         """The engine was made to give back what it only retains; `given` tells, of a line by its name, how much came back. The
-        lines that this settles: what rose was retained."""
-        settled = {name: line.probed(time_s, given(name)) for name, line in self.lines.items()}
+        lines whose floors had said so already: what rose was retained. Of others it is a claim: see `confirmed`."""
+        return self._settled({name: line.probed(time_s, given(name)) for name, line in self.lines.items()})
+
+    def confirmed(self) -> list[Found]:
+        """The lines of which floors have confirmed since the last call that what rose was retained."""
+        settled = {name: line.take_confirmed() for name, line in self.lines.items()}
+        if any(standing is not None and not self._specs[name].total for name, standing in settled.items()):
+            for name, line in self.lines.items():
+                if self._specs[name].total:
+                    line.confirm()
+                    settled[name] = settled[name] or line.take_confirmed()
+        return self._settled(settled)
+
+    def _settled(self, settled: Mapping[str, Standing | None]) -> list[Found]:
         ended = [(self._specs[name], standing) for name, standing in settled.items() if standing is not None]
         return [
             Found(spec, spec.leak_class, standing, "probed") for spec, standing in sorted(ended, key=lambda each: each[0].total)
@@ -127,11 +142,15 @@ class Watch:
         parts = [spec for spec in rising if not spec.total and spec.tells and self._is_supported(spec)]
         worst = max((RANK[self.lines[spec.name].level] for spec in parts), default=0)
         wholes = [spec for spec in rising if spec.total and RANK[self.lines[spec.name].level] > worst]
-        found = [Found(spec, spec.leak_class, self.lines[spec.name].standing) for spec in parts]
+        found = [self._found(spec, spec.leak_class) for spec in parts]
         if wholes:
             whole = wholes[-1]  # physical before reserved memory
-            found.append(Found(whole, self._class_by_parts(whole), self.lines[whole.name].standing))
+            found.append(self._found(whole, self._class_by_parts(whole)))
         return sorted(found, key=lambda each: (-RANK[each.standing.level], -each.standing.slope.value))
+
+    def _found(self, spec: LineSpec, leak_class: LeakClass) -> Found:
+        line = self.lines[spec.name]
+        return Found(spec, leak_class, line.standing, claim=line.claim)
 
     def _is_supported(self, spec: LineSpec) -> bool:
         """Whether the line that should rise with this one does; as far as it is known."""
