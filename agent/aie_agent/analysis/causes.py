@@ -143,6 +143,8 @@ STEADINESS: Final[dict[str, Steadiness]] = {
         Steadiness(lingers_s=10.0),
     ),
     **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "gpu_power_cap", "pcie_bound"), Steadiness(lingers_s=10.0)),
+    # What waits about as much as the threshold is one finding, not one each time that it crosses it.
+    "gil_contention": Steadiness(lingers_s=10.0),
     "gpu_neighbour": Steadiness(begins_after_s=5.0, lingers_s=10.0),
 }
 """Causes whose signal flutters: how long they must hold, and how long they are shown after."""

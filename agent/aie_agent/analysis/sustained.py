@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from aie_agent.analysis.lock_contention import Episode, episode
+from aie_agent.analysis.lock_contention import Episode, Unbroken, episode
 from aie_agent.analysis.window import rate
 from aie_agent.series import Series
 
@@ -18,16 +18,16 @@ def live(all_series: Iterable[Series], now_s: float) -> list[Series]:
 
 
 def rising(
-    all_series: Iterable[Series], begins: float, window_s: float, now_s: float, unbroken_s: float | None = None
+    all_series: Iterable[Series], begins: float, window_s: float, now_s: float, unbroken: Unbroken | None = None
 ) -> Episode | None:
     """Whether the first current one of these counters rose by at least `begins` a second over `window_s`, in most of its steps
-    too, and since then never by less than half of that; or, with `unbroken_s`, in each step of that shorter time. Before the
-    counter is so old nothing is said."""
+    too, and since then never by less than half of that; or it was `unbroken`. Before the counter is so
+    old nothing else is said."""
     current = live(all_series, now_s)
     if not current:
         return None
     now = rate(current[:1], now_s - window_s, now_s)
-    return episode(current[0], begins, begins / 2, window_s, begins, unbroken_s) if now is not None and now >= begins / 4 else None
+    return episode(current[0], begins, begins / 2, window_s, begins, unbroken) if now is not None and now >= begins / 4 else None
 
 
 def limit(found: Episode, begins: float, written: str) -> str:

@@ -10,6 +10,7 @@ from fakes.engine_world import EngineWorld
 from aie_agent.analysis.engine_causes.python_gc import python_gc
 from aie_agent.analysis.engine_causes.tokenizer_bound import tokenizer_bound
 from aie_agent.analysis.findings import EngineCause
+from aie_agent.progress import RUNNING
 from aie_agent.samples import Batch, HistogramPoint
 from aie_telemetry.catalogue import CATALOGUE
 
@@ -79,6 +80,29 @@ def test_no_first_token_at_all_and_prompts_that_take_for_ever() -> None:
     finding = world.engine(tokenizer_bound)
     assert finding is not None
     assert "none got a first token" in finding.evidence[1].text
+
+
+def _prefills(world: EngineWorld, running: float | None) -> list[bool]:
+    """Three prompts a minute, each slow to tokenise, and seconds of prefill before their first tokens come."""
+    said = []
+    for second in range(180):
+        at = second % 60
+        took = {
+            "tokenize_seconds": {0.3: 1} if at in (0, 2, 4) else {},
+            "time_to_first_token_seconds": {8.0: 1} if at in (8, 10, 12) else {},
+        }
+        world.serve(1, observes=took, more={} if running is None else {f"{RUNNING} engine=e model=m": running})
+        said.append(world.engine(tokenizer_bound) is not None)
+    return said
+
+
+@pytest.mark.parametrize("running", [3.0, None])
+def test_first_tokens_that_have_not_come_yet_are_the_models(running: float | None) -> None:
+    assert not any(_prefills(EngineWorld(), running))
+
+
+def test_no_first_token_while_nothing_runs_is_the_tokenizers() -> None:
+    assert any(_prefills(EngineWorld(), 0.0))
 
 
 TOKENIZING: dict[str, dict[str, dict[float, float]]] = {

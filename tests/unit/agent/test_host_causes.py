@@ -236,6 +236,22 @@ def test_a_quota_that_was_just_set_is_told_of_though_its_counters_are_young() ->
         assert burst.engine(cpu_throttled) is None
 
 
+def test_bursts_of_six_seconds_just_above_the_share_of_periods_are_none() -> None:
+    world = CauseWorld()
+    for second in range(300):
+        world.live(1, {**quota(10.0, 3.0 if second % 60 < 6 else 0.0), RUNNING: 2.0})
+        assert world.engine(cpu_throttled) is None
+
+
+def test_a_young_quota_is_told_of_with_the_seconds_that_are_known() -> None:
+    world = CauseWorld()
+    after = next(second for second in range(1, 20) if world.live(1, quota(10.0, 6.0)) or world.engine(cpu_throttled))
+    found = world.engine(cpu_throttled)
+    assert found is not None
+    assert after == 6, "five seconds lie between six readings"
+    assert "in 60% of its periods over the last 5 s (limit 25%)" in found.evidence[0].text
+
+
 @pytest.mark.parametrize("cause", [cpu_starved, cpu_throttled])
 def test_an_engine_that_serves_nobody_and_lacks_cpu_is_information(cause: EngineCause) -> None:
     loading: Rows = {}

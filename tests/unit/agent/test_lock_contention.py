@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
 from aie_agent.analysis.findings import EngineCause, Limits, Stacks, View
-from aie_agent.analysis.lock_contention import contended, episode, gil_contention, lock_contention
+from aie_agent.analysis.lock_contention import _GIL, contended, episode, gil_contention, lock_contention
 from aie_agent.samples import Batch, Point
 from aie_agent.series import Series
 from aie_agent.store import Store
@@ -118,6 +119,19 @@ def test_bursts_of_five_seconds_at_the_gil_are_none(waited: float) -> None:
     for second in range(300):
         world.second(gil=waited if second % 30 in range(10, 15 if waited < 1.8 else 14) else 0.1)
         assert gil_contention(world.view, "e", world.now_s) is None
+
+
+@pytest.mark.parametrize(("mean", "spread", "alike"), [(0.6, 0.2, 0.5), (0.7, 0.2, 0.5), (0.7, 0.3, 0.0), (0.8, 0.2, 0.0)])
+def test_what_waits_less_than_the_threshold_of_the_gil_is_none_however_uneven(mean: float, spread: float, alike: float) -> None:
+    """Twenty minutes of a seeded noise in which a second is like the one before by the part `alike`."""
+    rng = random.Random(1)
+    series = Series("aie_process_wait_seconds_total", Kind.COUNTER, (), "bpf", 30)
+    state = total = 0.0
+    for second in range(1200):
+        state = alike * state + (1.0 - alike**2) ** 0.5 * rng.gauss(0.0, 1.0)
+        total += max(0.0, mean + spread * state)
+        series.append(float(second), total)
+        assert episode(series, _GIL.threads, _GIL.threads / 2, _GIL.window_s, None, _GIL.unbroken) is None
 
 
 def test_it_ends_below_half_the_threshold_and_not_before() -> None:
@@ -241,7 +255,7 @@ def test_an_episode_before_there_is_a_window_is_none() -> None:
     series.append(5.0, 15.0)
     found = episode(series, 0.5, 0.25, 5.0)
     assert found is not None
-    assert (found.since_s, found.mean) == (5.0, 3.0)
+    assert (found.since_s, found.mean, found.window_s) == (5.0, 3.0, 5.0)
 
 
 def test_an_episode_is_not_carried_over_a_counter_that_began_anew() -> None:

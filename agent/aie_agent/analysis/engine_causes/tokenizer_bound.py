@@ -3,7 +3,8 @@
 The rule: of at least `LEAST` requests lately, a tenth took `SLOW_S` or longer from their arrival to their token ids (parsing,
 chat template, tokenizer, and the wait for a thread that runs them), or each of at least `ALL_LEAST`; such were seen in both halves
 of the window, so that one moment in which the whole process stood still is none; and all these times together are at least `SHARE`
-of all times to the first token.
+of all times to the first token. Where none got its first token in the window, nothing tells what else they wait for: then prompts
+were tokenised for at least `SHARE` of the window, or no request runs in the model.
 
 When it is wrong: the time is wall-clock, so too little CPU makes it long as well (see what else is found), though seldom by a
 factor of ten; a lock around the tokenizer, and collections, have causes of their own that explain this one. Prompts so long that
@@ -17,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aie_agent.analysis.engine_causes.readings import TTFT, Sample, observed, seconds
+from aie_agent.analysis.engine_causes.readings import TTFT, Sample, highest, observed, seconds
 from aie_agent.analysis.findings import View
+from aie_agent.progress import RUNNING
 from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "tokenizer_bound"
@@ -47,7 +49,8 @@ def tokenizer_bound(view: View, engine: str, now_s: float) -> Finding | None:
         return None
     first_token = observed(view, engine, TTFT, now_s - sample.window_s, now_s)
     share = sample.seen.total / first_token.total if first_token is not None and first_token.total > 0 else None
-    if share is not None and share < SHARE:
+    is_most = share >= SHARE if share is not None else _is_all_there_is(view, engine, sample, now_s)
+    if not is_most:
         return None
     return Finding(
         cause=CAUSE,
@@ -71,12 +74,21 @@ def _slow(view: View, engine: str, window_s: float, now_s: float) -> Sample | No
     return Sample(seen, window_s) if is_enough and 0 < late_slow < slow else None
 
 
+def _is_all_there_is(view: View, engine: str, sample: Sample, now_s: float) -> bool:
+    """Whether it is the tokenizer that works, and not the model on prompts that are tokenised by now."""
+    if sample.seen.total >= SHARE * sample.window_s:
+        return True
+    return highest(view, engine, RUNNING, now_s - sample.window_s, now_s) == 0
+
+
 def _evidence(view: View, engine: str, sample: Sample, share: float | None, now_s: float) -> Iterator[Evidence]:
     p90, count = seconds(sample.seen.quantile(0.9)), sample.seen.count
     text = f"of {count:.0f} requests in the last {sample.window_s:g} s a tenth took {p90} or longer to be tokenised"
     yield Evidence(text=f"{text} (limit {seconds(SLOW_S)})", metric=TOKENIZE)
     if share is None:
-        yield Evidence(text=f"none got a first token in the last {sample.window_s:g} s", metric=TTFT)
+        part = min(sample.seen.total / sample.window_s, 1.0)
+        text = f"none got a first token in the last {sample.window_s:g} s, of which {part:.0%}"
+        yield Evidence(text=f"{text} went into tokenising (limit {SHARE:.0%}, or no request in the model)", metric=TTFT)
     else:
         text = f"tokenising is about {min(share, 1.0):.0%} of all time to the first token (limit {SHARE:.0%})"
         yield Evidence(text=text, metric=TTFT)

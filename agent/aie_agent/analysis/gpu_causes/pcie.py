@@ -1,8 +1,8 @@
 """A PCIe link that is full: copies between host and GPU wait for it.
 
 Of what a link could carry by its generation and lanes, packets and acknowledgements take some fifth; `NEAR_SHARE` of the rest is
-near its maximum. It must be so on average over `WINDOW_S`, or at each reading of `UNBROKEN_S`, while requests run: weights that are
-loaded fill the link, too, and are no trouble.
+near its maximum. It must be so on average over `WINDOW_S` while requests run: weights that are loaded fill the link, too, and are
+no trouble. No shorter time is enough, however full the link: a burst of six seconds would pass for trouble.
 
 False alarms: an engine that offloads on purpose (KV cache or weights in the host's memory) is bound by its link by design, and told
 so. Otherwise none: what an engine that serves from its GPU's memory sends is a hundredth of the limit.
@@ -11,7 +11,7 @@ so. Otherwise none: what an engine that serves from its GPU's memory sends is a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.gpu_causes.naming import serves, subject, title
@@ -21,8 +21,6 @@ from aie_telemetry.api import Evidence, Finding, Gpu
 
 BYTES: Final = "aie_gpu_pcie_bytes_per_second"
 WINDOW_S: Final = 8.0
-UNBROKEN_S: Final = 5.0
-"""A burst that passes the window unnoticed is shorter than this: without a break for so long means no more false alarms."""
 LEAST_READINGS: Final = 5
 NEAR_SHARE: Final = 0.65
 LANE_BYTES: Final[dict[int, float]] = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -36,21 +34,10 @@ def pcie_bound(view: View, now_s: float) -> list[Finding]:
     return [found for gpu in view.gpus() if (found := _of(view, gpu, now_s)) is not None]
 
 
-class _Filled(NamedTuple):
-    """Bytes a second, on average over so many seconds."""
-
-    mean: float
-    window_s: float
-
-
-def _filled(current: Sequence[Series], most: float, now_s: float) -> _Filled | None:
-    """How full a link is in one direction, of `most`; None where it is not near its maximum, or not known to be."""
-    for window_s in (WINDOW_S, UNBROKEN_S):
-        mean = mean_of(current, now_s - window_s, now_s, LEAST_READINGS)
-        lowest = min((value for series in current for _, value in series.ring.since(now_s - window_s)), default=0.0)
-        if mean is not None and (mean if window_s == WINDOW_S else lowest) >= NEAR_SHARE * most:
-            return _Filled(mean, window_s)
-    return None
+def _filled(current: Sequence[Series], most: float, now_s: float) -> float | None:
+    """Bytes a second in one direction, of `most`; None where the link is not near its maximum, or not known to be."""
+    mean = mean_of(current, now_s - WINDOW_S, now_s, LEAST_READINGS)
+    return mean if mean is not None and mean >= NEAR_SHARE * most else None
 
 
 def _of(view: View, gpu: Gpu, now_s: float) -> Finding | None:
@@ -70,14 +57,14 @@ def _of(view: View, gpu: Gpu, now_s: float) -> Finding | None:
         cause="pcie_bound",
         subject=subject(gpu),
         severity="warning",
-        since_s=now_s - max(found.window_s for found in full.values()),
+        since_s=now_s - WINDOW_S,
         summary=f"{title(gpu)}: its PCIe link is full, and copies wait for it",
         evidence=tuple(
             Evidence(
-                text=f"{found.mean / 1e9:.1f} GB/s {words} over the last {found.window_s:g} s, {found.mean / most:.0%} of {link}",
+                text=f"{mean / 1e9:.1f} GB/s {words} over the last {WINDOW_S:g} s, {mean / most:.0%} of {link}",
                 metric=BYTES,
             )
-            for words, found in full.items()
+            for words, mean in full.items()
         ),
         advice=(
             "Copy less: a smaller offload (vLLM --cpu-offload-gb; a KV cache kept on the GPU), pinned buffers, copies that run"

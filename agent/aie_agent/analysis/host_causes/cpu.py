@@ -2,8 +2,9 @@
 CPUs to others.
 
 Each is an average over `WINDOW_S`, held in most of its seconds, so that a burst (a load, a compilation, a fork) is none. A quota
-that stops the engine in each of `UNBROKEN_S` seconds is told then: its counter may be younger than a window, since there is none
-before there is a quota. A burst of so many seconds is one for the window as well: no false alarm is new.
+that stops the engine twice as often in each of `UNBROKEN_S` seconds is told then: its counter may be younger than a window, since
+there is none before there is a quota. Where it is older, so many such seconds are enough for the window as well: no false alarm is
+new.
 
 Where no request runs, or none is known to, they are information: an engine that loads uses all that it gets, and nobody waits.
 
@@ -22,7 +23,7 @@ from typing import Final
 from aie_agent.analysis.engine_causes.readings import highest
 from aie_agent.analysis.explain import HOST
 from aie_agent.analysis.findings import View
-from aie_agent.analysis.lock_contention import Episode
+from aie_agent.analysis.lock_contention import Episode, Unbroken
 from aie_agent.analysis.sustained import limit, live, rising
 from aie_agent.analysis.window import rate
 from aie_agent.neighbour import called
@@ -114,17 +115,18 @@ def _not_visible(view: View, engine: str, now_s: float) -> tuple[str, ...]:
 def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `cpu_throttled` at `now_s`, or None: the CPU quota of its control group stopped the engine in at least
     `THROTTLED_SHARE` of the quota's periods. Information unless requests run."""
-    store, start_s = view.store, now_s - WINDOW_S
-    periods = rate(live(store.scalars(PERIODS, engine=engine), now_s), start_s, now_s)
+    store = view.store
+    periods = rate(live(store.scalars(PERIODS, engine=engine), now_s), now_s - WINDOW_S, now_s)
     if not periods or view.state(engine) == "down":
         return None
-    held = rising(store.scalars(THROTTLED_PERIODS, engine=engine), THROTTLED_SHARE * periods, WINDOW_S, now_s, UNBROKEN_S)
+    unbroken = Unbroken(UNBROKEN_S, 2 * THROTTLED_SHARE * periods)
+    held = rising(store.scalars(THROTTLED_PERIODS, engine=engine), THROTTLED_SHARE * periods, WINDOW_S, now_s, unbroken)
     if held is None:
         return None
-    stopped = rate(live(store.scalars(THROTTLED_S, engine=engine), now_s), start_s, now_s)
+    stopped = rate(live(store.scalars(THROTTLED_S, engine=engine), now_s), now_s - held.window_s, now_s)
     share = min(held.mean / periods, 1.0)
     bound = limit(held, THROTTLED_SHARE * periods, f"{THROTTLED_SHARE:.0%}")
-    text = f"its quota stopped it in {share:.0%} of its periods over the last {WINDOW_S:g} s ({bound})"
+    text = f"its quota stopped it in {share:.0%} of its periods over the last {held.window_s:.0f} s ({bound})"
     evidence = [Evidence(text=text, metric=THROTTLED_PERIODS)]
     if stopped is not None:
         evidence.append(Evidence(text=f"its CPUs were stopped for {stopped:.2f} s in each second, together", metric=THROTTLED_S))
