@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +83,51 @@ CASES: Final[dict[str, tuple[Labels, Labels, Labels]]] = {
         alert("AieAgentDown", "warning", "agent", instance="b:9465"),
         alert("AieWatchdog", "info", "alerting"),
     ),
+    "two windows of one objective": (
+        alert("AieSloErrors", "critical", "slo", engine="llama", model="m", slo="errors", window="1h"),
+        alert("AieSloErrors", "critical", "slo", engine="llama", model="m", slo="errors", window="6h"),
+        alert("AieSloErrors", "critical", "slo", engine="qwen", model="m", slo="errors", window="6h"),
+    ),
+    "one objective, less severe": (
+        alert("AieSloErrors", "critical", "slo", engine="llama", model="m", slo="errors", window="6h"),
+        alert("AieSloErrors", "warning", "slo", engine="llama", model="m", slo="errors", window="3d"),
+        alert("AieSloTtft", "warning", "slo", engine="llama", model="m", slo="ttft", window="3d"),
+    ),
+    "information of a GPU beside a warning": (
+        alert("AieGpuXidMemory", "critical", xid="48", **G0),
+        alert("AieGpuXidReport", "info", xid="45", **G0),
+        alert("AieGpuXidApplication", "info", xid="13", **G0),
+    ),
+    "a report of an error of another GPU": (
+        alert("AieGpuXidDriver", "critical", xid="119", **G0),
+        alert("AieGpuXidReport", "warning", xid="154", **G0),
+        alert("AieGpuXidReport", "warning", xid="154", **G1),
+    ),
+    "an engine that was killed": (
+        alert("AieEngineOomKilled", "critical", subject="llama", cause="oom_killed", **E1),
+        alert("AieEngineRestarts", "warning", **E1),
+        alert("AieHostOomKill", "warning", "host", instance="a:9465"),
+    ),
+    "a host without memory": (
+        alert("AieHostMemoryLow", "warning", "host", instance="a:9465", subject="host", cause="host_memory_low"),
+        alert("AieHostSwapping", "warning", "host", subject="host", cause="swapping", instance="a:9465"),
+        alert("AieMemoryNearlyFull", "warning", "memory", **E1),
+    ),
+    "a cache that is too small": (
+        alert("AiePreemptionStorm", "warning", subject="llama", cause="kv_preemption", **E1),
+        alert("AieKvCacheFull", "warning", model="m", **E1),
+        alert("AieKvCacheFull", "warning", model="m", **E2),
+    ),
+    "fragments before the gap that they are": (
+        alert("AieMemoryFragmentation", "warning", "memory", subject="llama", cause="memory_fragmentation", **E1),
+        alert("AieAllocatorGap", "warning", "memory", device="cuda0", **E1),
+        alert("AieAllocatorGap", "warning", "memory", device="cuda0", **E2),
+    ),
+    "what comes out of NaN": (
+        alert("AieNanLogits", "critical", "drift", subject="llama", cause="nan_logits", **E1),
+        alert("AieOutputDrift", "warning", "drift", subject="llama", cause="output_drift", **E1),
+        alert("AieInputDrift", "warning", "drift", subject="llama", cause="input_drift", **E1),
+    ),
 }
 """A source, what it silences, and what is so near that it might and must not."""
 
@@ -118,6 +164,23 @@ def wait_for_suppressed(manager: Alertmanager, job: str) -> dict[tuple[str, Any]
         time.sleep(0.05)
 
 
+def holds(matcher: str, labels: Labels) -> bool:
+    """Whether an alert is one that a matcher of the configuration means. Raises KeyError for an operator that none of them has."""
+    label, operator, quoted = matcher.split(" ", 2)
+    value, wanted = labels.get(label, ""), quoted.strip('"')
+    return {"=": value == wanted, "!=": value != wanted, "=~": re.fullmatch(wanted, value) is not None}[operator]
+
+
+def test_each_rule_of_inhibition_has_a_case() -> None:
+    for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]:
+        assert any(
+            all(holds(matcher, source) for matcher in rule["source_matchers"])
+            and all(holds(matcher, target) for matcher in rule["target_matchers"])
+            and all(source.get(label) == target.get(label) for label in rule.get("equal", ()))
+            for source, target, _ in CASES.values()
+        ), rule
+
+
 def test_rules_of_inhibition_name_alerts_and_labels_that_exist() -> None:
     table = yaml.safe_load(CONFIG.read_text())
     labels = {"alertname", "severity", "component", "job", "instance", "engine", "model", "device", "gpu", "subject", "cause"}
@@ -125,7 +188,7 @@ def test_rules_of_inhibition_name_alerts_and_labels_that_exist() -> None:
         assert set(rule.get("equal", ())) <= labels | {"slo", "reason", "xid"}
         for text in (*rule["source_matchers"], *rule["target_matchers"]):
             label, _, value = text.split(" ", 2)
-            assert label in labels
+            assert label in labels | {"window"}
             if label == "alertname":
                 named = value.strip('"').split("|")
                 assert all(name in NAMES or ".+" in name or "(" in name or ")" in name or name.isalpha() for name in named)
