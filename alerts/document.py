@@ -23,7 +23,12 @@ today, **info** for who looks. Where the table says *as found*, the severity is 
 * False alarms: how often, or why there are none, stands above each rule and in its runbook.
 * A finding of the agent that has no alert of its own is `AieFindingCritical` or `AieFindingWarning`; what another finding explains
   is no alert.
-* Objectives (`AieSlo...`) are set in `alerts/objectives.toml`. They need only the page of an engine, read by an agent or directly.
+* Objectives (`AieSlo...`) are set in `alerts/objectives.toml`. They need only the page of an engine, read by an agent or directly;
+  availability needs an agent, and counts its host as down when that has not answered for two minutes.
+* An engine that is taken away on purpose counts as down until an hour after its agent forgot it (an hour after it ended): silence
+  `AieSloAvailability` of it for two hours.
+* An engine that an agent reads and Prometheus scrapes directly as well is there twice, by `job`: alerts on its own numbers
+  (`AieSlo...`, `AieEngineStalled`, `AieEngineRestarts`, `AieKvCacheFull`) are then two. Scrape it one way.
 * `--time-scale N` divides every duration, for a rehearsal: `make stack` shows a fault become an alert within two minutes.
 """
 

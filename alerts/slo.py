@@ -18,6 +18,20 @@ RATIO: Final = "job_engine_model:aie_slo_bad_events_per_aie_slo_events:ratio_rat
 EVENTS: Final = "job_engine_model:aie_slo_events:rate{window}"
 DOWN: Final = "job_engine:aie_slo_down:ratio_avg{window}"
 UP: Final = "job_engine:aie_engine_up:max"
+REQUESTS: Final = "job_engine_model:aie_slo_requests:rate{window}"
+KNOWN: Final = "job_instance_engine:aie_engine_up:known"
+_KNOWN: Final = f"""\
+max by (job, instance, engine) (aie_engine_up)
+or max by (job, instance, engine) (last_over_time({KNOWN}[1h])) and on (job, instance) up == 0"""
+"""What each engine was when its agent was last read, for as long as that agent does not answer: a host that died says nothing."""
+_UP: Final = f"""\
+max by (job, engine) (
+  aie_engine_up
+  or 0 * {KNOWN} and on (job, instance) max_over_time(up[2m]) == 0
+)"""
+"""1 while a replica lives. Two minutes without an answer are a host that is down; less is an agent that is restarted."""
+_FORGOTTEN: Final = "1h"
+"""A time objective ends so long after the last sample of its engine: its agent has forgotten it, or was taken out itself."""
 
 _RUNBOOK: Final = (
     '{{ with query "aie_agent_info" | sortByLabel "instance" }}http://{{ . | first | label "instance" }}/runbooks/NAME'
@@ -32,12 +46,14 @@ _LONG_S: Final = 3 * 3600.0
 HEADER: Final = """\
 # Generated from alerts/objectives.toml by alerts/build.py: change it there.
 #
-# Per objective the share of bad events over each window, and alerts on how fast the error budget of 30 days is spent. They need
-# nothing but the page of an engine, read by an agent or by Prometheus itself. Replicas of one name count together; `job` stays, so
-# an engine that is read both ways is there twice and never added.
+# Per objective the share of bad events over each window, and alerts on how fast the error budget of 30 days is spent. Latency and
+# errors need nothing but the page of an engine, read by an agent or by Prometheus itself; availability needs an agent, which says
+# whether an engine lives (aie_engine_up), and Prometheus, which says whether the agent's host does (up). Replicas of one name count
+# together; `job` stays, so an engine that is read both ways is there twice and never added.
 #
 # False alarms: by the method none that the budget does not feel: an alert says that so much of it is gone. The guard keeps single
-# bad requests of a quiet night from being one.
+# bad requests of a quiet night from being one. Of availability: an agent that does not answer for more than two minutes while its
+# engine, the only one of its name, serves on; an engine that was taken away on purpose, until an hour after its agent forgot it.
 groups:
 """
 
@@ -53,6 +69,8 @@ class Slo(NamedTuple):
     bounds_seconds: tuple[float, ...] = ()
     bad_outcomes: tuple[str, ...] = ()
     good_outcomes: tuple[str, ...] = ()
+    requests: str = ""
+    """Where events are parts of requests, as tokens are: the counter of the requests, of which so many must be bad."""
 
     @property
     def promise(self) -> str:
@@ -126,15 +144,19 @@ def _group(name: str, interval: str, rules_: Sequence[str]) -> Iterator[str]:
 def _records(objectives: Objectives, windows: Sequence[str], *, first: bool = False) -> list[str]:
     found = []
     if first:
-        found.append(_record(UP, "max by (job, engine) (aie_engine_up)", ""))
+        found += [_record(KNOWN, _KNOWN, ""), _record(UP, _UP, "")]
     for slo in objectives.slos:
         for window in windows:
             if slo.bounds_seconds or slo.bad_outcomes:
                 events, ratio = _latency(slo, window) if slo.bounds_seconds else _outcomes(slo, window)
                 found.append(_record(EVENTS.format(window=window), events, slo.name))
                 found.append(_record(RATIO.format(window=window), ratio, slo.name))
+                if slo.requests and any(window == burn.long for burn in objectives.burns):
+                    requests = f"sum by ({_BY}) (rate({slo.requests}[{window}]))"
+                    found.append(_record(REQUESTS.format(window=window), requests, slo.name))
             else:
-                found.append(_record(DOWN.format(window=window), f"1 - avg_over_time({UP}[{window}])", slo.name))
+                down = f"1 - avg_over_time({UP}[{window}]) and last_over_time({UP}[{_FORGOTTEN}])"
+                found.append(_record(DOWN.format(window=window), down, slo.name))
     return found
 
 
@@ -190,7 +212,10 @@ def _alert(slo: Slo, burn: Burn, objectives: Objectives) -> str:
     lines = [f"{long} > {limit}", f"and {short} > {limit}"]
     if not is_time:
         events = EVENTS.format(window=burn.long) + selector
-        lines.append(f"and {long} * {events} >= {objectives.least_bad_events} / {duration_s(burn.long):g}")
+        least = f"{objectives.least_bad_events} / {duration_s(burn.long):g}"
+        lines.append(f"and {long} * {events} >= {least}")
+        if slo.requests:  # `unless`: an engine that does not count its requests is judged by its events alone
+            lines.append(f"unless {long} * {REQUESTS.format(window=burn.long)}{selector} < {least}")
     who = "{{ $labels.engine }}" if is_time else "{{ $labels.engine }} ({{ $labels.model }})"
     bad = f"Over {burn.long} {{{{ $value | humanizePercentage }}}} were bad; the objective is {slo.promise}."
     return _rule(
