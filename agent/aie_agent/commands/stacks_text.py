@@ -36,7 +36,8 @@ def native(seen: NativeSeen, dumps: Sequence[Dump]) -> Iterator[str]:
     for lock in seen.locks:
         where = line_of(dumps, (lock.tgid, lock.address))
         python = f", at {where.place}" if where is not None else ""
-        yield f"{_INDENT}lock {lock.address:#x} of process {lock.tgid}{python}:{_waited(lock)}"
+        what = "lock" if lock.is_lock else "place"
+        yield f"{_INDENT}{what} {lock.address:#x} of process {lock.tgid}{python}:{_waited(lock)}"
         yield from (f"{_INDENT * 2}{text}" for text in lock.threads)
     if seen.idle:
         yield f"{_INDENT}and {seen.idle} places where they wait for work, or one thread by itself"
@@ -45,6 +46,9 @@ def native(seen: NativeSeen, dumps: Sequence[Dump]) -> Iterator[str]:
 
 
 def _waited(lock: NativeLock) -> str:
+    if lock.still_threads:
+        who = "threads stand" if lock.still_threads > 1 else "thread stands"
+        return f" {lock.still_threads} {who} still{'' if lock.is_lock else ', for a lock or for work'}"
     return "" if lock.waiting_threads is None else f" {lock.waiting_threads:.2f} threads wait on average"
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -34,7 +37,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """A process and the lock that three of its threads wait for, for ever."""
     with running(build(tmp_path_factory.mktemp("waiting")), "stuck") as tgid:
         deadline_s = time.monotonic() + 30
-        while len(found := waiting_now("chat", tgid)) < 3:
+        while len(found := waiting_now("chat", tgid).stacks) < 3:
             assert time.monotonic() < deadline_s, found
             time.sleep(0.01)
         yield tgid, found[0].address
@@ -47,6 +50,15 @@ async def until(reached: Callable[[], object]) -> None:
             return
         await asyncio.sleep(0.01)
     raise TimeoutError
+
+
+def kill(tgid: int) -> None:
+    """Ends a process, and waits until it has. Nobody needs to reap it for that."""
+    fd = os.pidfd_open(tgid)
+    os.kill(tgid, signal.SIGKILL)
+    ended, _, _ = select.select([fd], [], [], 30)
+    os.close(fd)
+    assert ended
 
 
 class World:
@@ -89,6 +101,34 @@ def test_threads_that_wait_already_are_told_without_probes(stuck: Address) -> No
     assert world.evidence.problems("chat") == (f"native stacks of waits that began later: {NOT_NOW}",)
     assert world.evidence.sentences("chat", (stuck[0], stuck[1] + 8)) == ()
     assert world.evidence.sentences("other", stuck) == ()
+
+
+def test_a_process_that_ends_while_the_window_is_open_was_told_before(stuck: Address, tmp_path: Path) -> None:
+    """What was seen of it is kept, beside that of the one that lives."""
+    with running(build(tmp_path), "stuck") as tgid:
+        deadline_s = time.monotonic() + 30
+        while len(found := waiting_now("chat", tgid).stacks) < 3:
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.01)
+        locks = (tgid, found[0].address), stuck
+
+        async def ends(engine: str, locks: Sequence[Address], seconds: float) -> Looked:
+            kill(tgid)
+            return Looked((), NOT_NOW)
+
+        async def story() -> NativeEvidence:
+            evidence = NativeEvidence(ends, 300.0, lambda: 0.0)
+            work = asyncio.create_task(evidence.run())
+            evidence.follow({"chat"}, lambda _: locks, 0.0)
+            await until(lambda: evidence.problems("chat"))
+            work.cancel()
+            return evidence
+
+        evidence = asyncio.run(story())
+    assert evidence.problems("chat")[0] == f"process {tgid} ended before its native stacks were told"
+    for lock in locks:
+        (text,) = evidence.sentences("chat", lock)
+        assert text.startswith("3 threads wait in pthread_mutex_lock, called by libworks.so (hold+")
 
 
 def test_it_is_bounded_and_forgets(stuck: Address) -> None:
@@ -237,7 +277,7 @@ def test_a_python_thread_that_hangs_in_a_library_is_told_with_what_holds_it(tmp_
         assert python.stdout is not None
         python.stdout.readline()
         deadline_s = time.monotonic() + 30
-        while len(waiting_now("chat", python.pid)) < 2:
+        while len(waiting_now("chat", python.pid).stacks) < 2:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         try:

@@ -28,7 +28,7 @@ HIDDEN = '-DHIDDEN=__attribute__((visibility("hidden")))'
 def standing(tgid: int, threads: int = THREADS) -> tuple[LockStack, ...]:
     """The threads of a process that wait, once so many do."""
     deadline_s = time.monotonic() + 30
-    while len(found := waiting_now("chat", tgid)) < threads:
+    while len(found := waiting_now("chat", tgid).stacks) < threads:
         assert time.monotonic() < deadline_s, found
         time.sleep(0.01)
     return found
@@ -141,7 +141,7 @@ def test_a_process_that_ended_in_between(tmp_path: Path) -> None:
     found = resolve(stacks)
     assert found.waits == ()
     assert found.problems == (f"process {tgid} ended before its native stacks were told",)
-    assert waiting_now("chat", tgid) == ()
+    assert waiting_now("chat", tgid) == (tgid, (), 0)
 
 
 def test_a_stack_that_was_overwritten_tells_less_and_nothing_wrong(tmp_path: Path) -> None:
@@ -201,3 +201,28 @@ def test_a_python_lock_is_told_as_pythons() -> None:
     assert wait.by_python
     assert wait.callers == ()
     assert wait.text.endswith("called by Python's interpreter")
+
+
+def test_what_is_found_is_limited_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    """The main thread, which comes first, waits for no lock and does not count."""
+    with running(build(tmp_path), "stuck") as tgid:
+        (address,) = {each.address for each in standing(tgid)}
+        assert len(waiting_now("chat", tgid, (address,)).stacks) == THREADS
+        assert waiting_now("chat", tgid, (address + 8,)) == (tgid, (), 0)
+        found = waiting_now("chat", tgid, most=2)
+    assert len(found.stacks) == 2
+    assert found.left_out == 1
+    assert found.problem == f"1 threads of process {tgid} were not looked at, as 2 that wait were found before"
+
+
+def test_it_ends_in_time_and_says_so(tmp_path: Path) -> None:
+    """A clock that goes on a second at each look: the first stacks are told, without names at last."""
+    with running(build(tmp_path), "stuck") as tgid:
+        stacks = standing(tgid)
+        for seconds, threads in ((1.0, 0), (3.0, 1), (5.0, 3)):
+            ticks = itertools.count()
+            found = resolve(stacks, within_s=seconds, clock=lambda ticks=ticks: float(next(ticks)))  # type: ignore[misc]
+            assert sum(each.threads for each in found.waits) == threads
+            assert found.problems == (f"native stacks took longer than {seconds:g} s: the rest is not told",)
+            assert not any(place.function for each in found.waits for place in each.callers)
+        assert resolve(stacks, within_s=1.0, clock=lambda: 0.0).problems == ()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -185,22 +185,34 @@ def native_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("bpf")
-def test_native_code_that_fights_is_told_from_workers_without_work(native_program: Path) -> None:
-    """The null beside the positive: one process fights, the other's threads wait for work at one condition; and one of Python."""
-    fight, idle = lock_programs.running(native_program, "fight", 4), lock_programs.running(native_program, "idle", 8)
-    with fight as fights, idle as idles, running("fight") as (python, _), agent(engine(fights, idles, python.pid)) as url:
+def test_native_code_that_waits_for_locks_is_told_from_workers_without_work(native_program: Path, tmp_path: Path) -> None:
+    """The null beside the positive: one process fights, two stand still since before anybody looked, the last one's threads wait
+    for work at one condition; and one of Python."""
+    own_lock = lock_programs.build(tmp_path, *lock_programs.OPTIMISED, "-DOWN_LOCK")
+    with ExitStack() as started:
+        fights, stuck, idle = (
+            started.enter_context(lock_programs.running(native_program, mode, threads))
+            for mode, threads in (("fight", 4), ("stuck", 1), ("idle", 8))
+        )
+        unnamed = started.enter_context(lock_programs.running(own_lock, "stuck", 3))
+        python, _ = started.enter_context(running("fight"))
+        url = started.enter_context(agent(engine(fights, stuck, idle, unnamed, python.pid)))
         done = stacks("--engine", "chat", "--kind", "locks", "--dumps", "2", agent=url)
     assert done.returncode == 0
     assert "is no Python process" in done.stderr
     native = done.stdout[: done.stdout.index("\nlocks, as the agent sees engine chat")].splitlines()
     assert native[0] == "threads that wait for locks, by native code:"
-    told = [native[at : at + 2] for at, line in enumerate(native) if line.startswith("    lock 0x")]
-    (of_c,) = [each for each in told if f"of process {fights}" in each[0]]
-    (of_python,) = [each for each in told if f"of process {python.pid}" in each[0]]
+    told = [native[at : at + 2] for at, line in enumerate(native) if re.match("    (lock|place) 0x", line)]
+    of_c, of_python, of_stuck, of_unnamed = (
+        next(each for each in told if f"of process {tgid}" in each[0]) for tgid in (fights, python.pid, stuck, unnamed)
+    )
     assert re.fullmatch(r" +4 threads wait in pthread_mutex_lock, called by libworks.so \(hold\+0x\w+\), .*", of_c[1])
     assert f", at stack_programs.py:{line_of('wanted')} (work): " in of_python[0]
     assert of_python[1].endswith("called by Python's interpreter")
-    assert len(told) == 2, native
+    assert re.fullmatch(r"    lock 0x\w+ of process \d+: 1 thread stands still", of_stuck[0])
+    assert re.fullmatch(r"    place 0x\w+ of process \d+: 3 threads stand still, for a lock or for work", of_unnamed[0])
+    assert re.fullmatch(r" +3 threads wait in syscall, called by libworks.so \(hold\+0x\w+\), .*", of_unnamed[1])
+    assert len(told) == 4, native
     assert re.fullmatch(r"    and \d places where they wait for work, or one thread by itself", native[-1])
 
 
@@ -210,7 +222,7 @@ def test_native_code_where_nothing_may_be_probed(native_program: Path, monkeypat
     monkeypatch.setattr("aie_agent.commands.stacks_native.prerequisites.check", lambda: [refused])
     with lock_programs.running(native_program, "stuck", 3) as tgid:
         deadline_s = time.monotonic() + 30
-        while len(waiting_now("", tgid)) < 3:
+        while len(waiting_now("", tgid).stacks) < 3:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         seen = look([tgid])

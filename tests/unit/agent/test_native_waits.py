@@ -89,3 +89,13 @@ def test_threads_that_came_the_same_way_are_told_together() -> None:
     assert found[0].text.startswith("3 threads wait in ")
     assert set(together(reversed(stacks))) == set(found)
     assert together([]) == ()
+
+
+def test_a_thread_that_was_seen_in_two_ways_is_told_by_the_surer() -> None:
+    """By /proc, which lacks registers, it is a guess; by probes it is certain: one wait, of one thread."""
+    guess, sure = stack(*C, "?a.so:f", tid=1), stack(*C, "a.so:f", tid=1)
+    for seen in ((guess, sure), (sure, guess)):
+        (found,) = together(seen)
+        assert found.text == "1 thread waits in pthread_mutex_lock, called by a.so (f+0x10)"
+    (both,) = together([guess, stack(*C, "a.so:f", tid=2, end=End.CUT)])
+    assert both.text == "2 threads wait in pthread_mutex_lock, called by a.so (f+0x10)"

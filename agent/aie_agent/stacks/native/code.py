@@ -18,6 +18,8 @@ from aie_ebpf.mappings import PROC, AddressSpace, MappedFile, access_path, addre
 
 _MOST_FILES: Final = 256
 _LONGEST_CALL: Final = 7
+_MOST_SYMBOL_CHARS: Final = 512
+"""Of a function: names of C++ are long, and one that is cut cannot be told to `c++filt`."""
 
 
 class Place(NamedTuple):
@@ -42,9 +44,10 @@ class _Image(NamedTuple):
 
 
 class CodeFiles:
-    """Files that are open. Use it in a `with`."""
+    """Files that are open. Use it in a `with`. Once `is_late` says so, no more functions are looked up: addresses stay numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
+        self.is_late = is_late
         self._open: dict[tuple[int, int], _Image | ElfError] = {}
         self._exit = ExitStack()
 
@@ -124,6 +127,8 @@ class ProcessCode:
             if file is not None:
                 wanted.setdefault((file.device, file.inode), (file, []))[1].append(within)
         for file, within_file in wanted.values():
+            if self._files.is_late():
+                break
             self._name(file, within_file)
         return {each: self._place(*each) for each in addresses}
 
@@ -152,7 +157,7 @@ class ProcessCode:
         function = image.functions.get(vaddr)
         if function is None:
             return Place(label, "", vaddr + address - within)
-        return Place(label, printable(function.name), vaddr + address - within - function.vaddr)
+        return Place(label, printable(function.name, _MOST_SYMBOL_CHARS), vaddr + address - within - function.vaddr)
 
     def _at(self, address: int) -> tuple[_Image, int] | None:
         """The file that an address is of, and the address in it. None for code of no file. Raises ElfError."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.sources.bpf.lock_windows import Looked
-from aie_agent.stacks.native.standing import waiting_now
+from aie_agent.stacks.native.standing import Standing, waiting_now
 from aie_agent.stacks.native.waits import NativeWait, Resolved, resolve
 from aie_agent.stacks.waiting import Address
-from aie_ebpf.messages import LockStack
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,6 @@ MOST_SENTENCES: Final = 2
 Look = Callable[[str, Sequence[Address], float], Awaitable[Looked]]
 """Opens a window on an engine's locks for so many seconds."""
 
-Standing = Callable[[str, int], Iterable[LockStack]]
-"""The threads of an engine's process that wait now."""
-
 
 class _Kept(NamedTuple):
     resolved: Resolved
@@ -37,14 +34,13 @@ class _Kept(NamedTuple):
 
 
 class NativeEvidence:
-    """`follow` is called once a tick, `run` does the work. `look` opens a window; `standing` is for tests."""
+    """`follow` is called once a tick, `run` does the work. `look` opens a window."""
 
     def __init__(
         self,
         look: Look,
         retention_s: float,
         clock: Callable[[], float],
-        standing: Standing = waiting_now,
         *,
         window_s: float = WINDOW_S,
         every_s: float = EVERY_S,
@@ -52,7 +48,6 @@ class NativeEvidence:
         self._look = look
         self._retention_s = retention_s
         self._clock = clock
-        self._standing = standing
         self._window_s = window_s
         self._every_s = every_s
         self._wanted: dict[str, tuple[Address, ...]] = {}
@@ -113,25 +108,35 @@ class NativeEvidence:
 
     async def _take(self, engine: str, locks: Sequence[Address]) -> None:
         """Those that wait already are no news to the window: they are looked at first, by /proc, and told at once."""
-        before = await asyncio.to_thread(self._waiting, engine, locks)
-        self._keep(engine, await asyncio.to_thread(resolve, before))
+        standing = await asyncio.to_thread(_waiting, engine, locks)
+        before = [stack for each in standing for stack in each.stacks]
+        left_out = tuple(each.problem for each in standing if each.problem is not None)
+        first = await asyncio.to_thread(resolve, before)
+        self._keep(engine, _with(first, left_out))
         looked = await self._look(engine, locks, self._window_s)
-        resolved = await asyncio.to_thread(resolve, (*looked.stacks, *before))
-        if looked.problem:
-            problem = f"native stacks of waits that began later: {looked.problem}"
-            resolved = resolved._replace(problems=(*resolved.problems, problem))
-        self._keep(engine, resolved)
+        resolved = _with_those_that_ended(await asyncio.to_thread(resolve, (*looked.stacks, *before)), first)
+        late = (f"native stacks of waits that began later: {looked.problem}",) if looked.problem else ()
+        self._keep(engine, _with(resolved, left_out + late))
         count = len(looked.stacks) + len(before)
         log.info("native stacks of engine %s: %d%s", engine, count, f"; {looked.problem}" if looked.problem else "")
 
     def _keep(self, engine: str, resolved: Resolved) -> None:
         self._kept[engine] = _Kept(resolved, self._clock() + self._retention_s)
 
-    def _waiting(self, engine: str, locks: Sequence[Address]) -> tuple[LockStack, ...]:
-        wanted = set(locks)
-        return tuple(
-            each
-            for tgid in dict.fromkeys(tgid for tgid, _ in locks)
-            for each in self._standing(engine, tgid)
-            if (tgid, each.address) in wanted
-        )
+
+def _waiting(engine: str, locks: Sequence[Address]) -> list[Standing]:
+    wanted: dict[int, set[int]] = defaultdict(set)
+    for tgid, address in locks:
+        wanted[tgid].add(address)
+    return [waiting_now(engine, tgid, addresses) for tgid, addresses in wanted.items()]
+
+
+def _with(resolved: Resolved, problems: tuple[str, ...]) -> Resolved:
+    return resolved._replace(problems=(*resolved.problems, *problems))
+
+
+def _with_those_that_ended(resolved: Resolved, first: Resolved) -> Resolved:
+    """What the first look told of processes that the second could tell nothing of: they ended while the window was open."""
+    told = {each.tgid for each in resolved.waits}
+    waits = (*resolved.waits, *(each for each in first.waits if each.tgid not in told))
+    return resolved._replace(waits=tuple(sorted(waits, key=lambda each: -each.threads)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,6 +16,12 @@ from aie_ebpf.mappings import PROC
 from aie_ebpf.messages import LockStack
 
 CALLERS_TOLD: Final = 3
+LOCKS: Final = re.compile(r"_*(?:pthread_(?:mutex|rwlock)_|mtx_(?:timed)?lock|lll_lock_wait)")
+"""What waits for a lock, by its name alone."""
+WITHOUT_WORK: Final = re.compile(r"_*(?:pthread_(?:cond|join|timedjoin|clockjoin)|cnd_|thrd_join|sem_)|gomp_|libgomp\b")
+"""Where threads have nothing to do: conditions, semaphores, the end of another thread, and OpenMP's workers."""
+WITHIN_S: Final = 5.0
+"""Most stacks take some hundredths of a second. Files made for it could take hours."""
 _RUNTIME: Final = re.compile(r"(?:libc|libpthread|ld)(?:-\d[\d.]*)?\.so|ld-linux|ld-musl|libc\.musl|\[vdso\]")
 _INTERPRETER: Final = re.compile(r"(?:lib)?python\d")
 _EVALUATES: Final = ("_PyEval_", "PyEval_")
@@ -83,27 +91,38 @@ class Resolved(NamedTuple):
     problems: tuple[str, ...]
 
 
-def resolve(stacks: Iterable[LockStack], proc: Path = PROC, machine: str = os.uname().machine) -> Resolved:
+def resolve(
+    stacks: Iterable[LockStack],
+    proc: Path = PROC,
+    machine: str = os.uname().machine,
+    *,
+    within_s: float = WITHIN_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Resolved:
     """The stacks of threads that wait, as sentences can be made of. Reads the processes' mappings and files, in some 20 ms for the
-    first stacks of a process; one that has ended meanwhile is a problem."""
+    first stacks of a process; one that has ended meanwhile is a problem, and so is what could not be told `within_s`."""
     found: list[NativeStack] = []
     problems: dict[str, None] = {}
     by_process: dict[int, list[LockStack]] = {}
     for each in stacks:
         by_process.setdefault(each.tgid, []).append(each)
-    with CodeFiles() as files:
+    until_s = clock() + within_s
+    with CodeFiles(lambda: clock() >= until_s) as files:
         for tgid, its in by_process.items():
             code = ProcessCode(tgid, files, proc, machine)
             if code.is_gone:
                 problems[f"process {tgid} ended before its native stacks were told"] = None
-            else:
-                found += _walked(its, code, machine)
+            elif not files.is_late():
+                found += _walked(its, code, machine, files.is_late)
+        if files.is_late():
+            problems[f"native stacks took longer than {within_s:g} s: the rest is not told"] = None
     return Resolved(together(found), tuple(problems))
 
 
-def _walked(stacks: Sequence[LockStack], code: ProcessCode, machine: str) -> list[NativeStack]:
-    walks = [walk(MACHINES[machine], each.pc, each.registers, Copy(each.sp, each.stack), code) for each in stacks]
-    places = code.places({(frame.address, frame.within) for each in walks for frame in each.frames})
+def _walked(stacks: Sequence[LockStack], code: ProcessCode, machine: str, is_late: Callable[[], bool]) -> list[NativeStack]:
+    told = itertools.takewhile(lambda _: not is_late(), stacks)
+    walks = [(each, walk(MACHINES[machine], each.pc, each.registers, Copy(each.sp, each.stack), code)) for each in told]
+    places = code.places({(frame.address, frame.within) for _, each in walks for frame in each.frames})
     return [
         NativeStack(
             stack.tgid,
@@ -112,17 +131,26 @@ def _walked(stacks: Sequence[LockStack], code: ProcessCode, machine: str) -> lis
             tuple(NativeFrame(places[frame.address, frame.within], frame.by) for frame in each.frames),
             each.end,
         )
-        for stack, each in zip(stacks, walks, strict=True)
+        for stack, each in walks
     ]
 
 
 def together(stacks: Iterable[NativeStack]) -> tuple[NativeWait, ...]:
-    """Stacks by lock and by how threads came there, those of most threads first. A thread that was seen twice is one. Pure."""
-    groups: dict[NativeWait, set[int]] = {}
+    """Stacks by lock and by how threads came there, those of most threads first. A thread that was seen twice is one, and of calls
+    that were found in several ways the surest is told. Pure."""
+    groups: dict[tuple[object, ...], dict[int, NativeWait]] = {}
     for each in stacks:
-        groups.setdefault(_wait(each), set()).add(each.tid)
-    counted = [wait._replace(threads=len(tids)) for wait, tids in groups.items()]
+        wait = _wait(each)
+        key = wait.tgid, wait.address, wait.leaf, wait.callers, wait.by_python
+        its = groups.setdefault(key, {})
+        its[each.tid] = min(wait, its.get(each.tid, wait), key=_doubt)
+    counted = [min(its.values(), key=_doubt)._replace(threads=len(its)) for its in groups.values()]
     return tuple(sorted(counted, key=lambda wait: -wait.threads))
+
+
+def _doubt(wait: NativeWait) -> tuple[bool, bool, bool, list[str]]:
+    """Less is surer."""
+    return By.SCAN in wait.by, By.FRAME_POINTER in wait.by, wait.end is not End.ROOT, [wait.end, *sorted(wait.by)]
 
 
 def _wait(stack: NativeStack) -> NativeWait:
