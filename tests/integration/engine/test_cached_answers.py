@@ -27,7 +27,7 @@ def greedy(**fields: Any) -> dict[str, Any]:
 def page(engine: FakeEngine) -> dict[str, float]:
     """Sums of the page's samples by name; buckets left out."""
     sums: dict[str, float] = {}
-    for name, _, value in PageParser().parse(engine.metrics.page()).samples:
+    for name, _, value, *_ in PageParser().parse(engine.metrics.page()).samples:
         sums[name] = sums.get(name, 0.0) + value
     return sums
 

@@ -40,7 +40,7 @@ def test_a_full_engine_answers_429_and_says_when_to_retry(engine: FakeEngine) ->
     assert post(engine.url, CHAT, chat()).status == 200
     assert engine.outcomes() == {"rejected": 1, "ok": 4}
     assert post(engine.url, CHAT, b"{").status == 400
-    page = {name: value for name, _, value in PageParser().parse(engine.metrics.page()).samples}
+    page = {name: value for name, _, value, *_ in PageParser().parse(engine.metrics.page()).samples}
     assert page["aie_engine_requests_refused_full_total"] == 1, "one of the two that were rejected"
 
 
@@ -172,7 +172,7 @@ def ended(engine: FakeEngine) -> int:
 
 def assert_adds_up(engine: FakeEngine, outcomes: dict[str, int]) -> None:
     """The page's totals, while nothing moves."""
-    page = {(name, dict(tags).get("outcome")): value for name, tags, value in PageParser().parse(engine.metrics.page()).samples}
+    page = {(name, dict(tags).get("outcome")): value for name, tags, value, *_ in PageParser().parse(engine.metrics.page()).samples}
     assert {outcome: value for (name, outcome), value in page.items() if name == _ENDED and value} == outcomes
     in_work = page["aie_engine_requests_running", None] + page["aie_engine_requests_waiting", None]
     assert page["aie_engine_requests_received_total", None] == sum(outcomes.values()) + in_work

@@ -149,7 +149,7 @@ Page = dict[tuple[str, str | None], float]
 def read(url: str) -> Page:
     """The page's samples by name and outcome; histogram buckets left out."""
     samples = PageParser().parse(get(url, "/metrics").body.decode()).samples
-    return {(name, dict(tags).get("outcome")): value for name, tags, value in samples if not name.endswith("_bucket")}
+    return {(name, dict(tags).get("outcome")): value for name, tags, value, *_ in samples if not name.endswith("_bucket")}
 
 
 def value_of(page: Page, name: str) -> float:

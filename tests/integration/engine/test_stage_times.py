@@ -24,7 +24,7 @@ def engine() -> Iterator[FakeEngine]:
 def page(engine: FakeEngine) -> dict[str, float]:
     """What GET /metrics says, by name; outcomes and buckets summed."""
     sums: dict[str, float] = {}
-    for name, _, value in PageParser().parse(get(engine.url, "/metrics").body.decode()).samples:
+    for name, _, value, *_ in PageParser().parse(get(engine.url, "/metrics").body.decode()).samples:
         sums[name.removeprefix("aie_engine_")] = sums.get(name.removeprefix("aie_engine_"), 0.0) + value
     return sums
 
@@ -131,6 +131,6 @@ def test_pauses_are_on_the_page(engine: FakeEngine) -> None:
     engine.wait_for(lambda: page(engine)["event_loop_lag_seconds_count"] > before["event_loop_lag_seconds_count"])
     assert page(engine)["gc_pause_seconds_count"] > before["gc_pause_seconds_count"]
     generations = {
-        dict(tags).get("generation") for name, tags, _ in PageParser().parse(engine.metrics.page()).samples if "gc_" in name
+        dict(tags).get("generation") for name, tags, *_ in PageParser().parse(engine.metrics.page()).samples if "gc_" in name
     }
     assert generations == {"0", "1", "2"}

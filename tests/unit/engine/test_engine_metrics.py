@@ -23,7 +23,7 @@ from aie_telemetry.exposition import PageParser
 def values(page: str) -> dict[str, float]:
     """Sums of the page's samples by name; outcomes apart as name/outcome."""
     sums: dict[str, float] = defaultdict(float)
-    for name, tags, value in PageParser().parse(page).samples:
+    for name, tags, value, *_ in PageParser().parse(page).samples:
         outcome = dict(tags).get("outcome")
         sums[f"{name}/{outcome}" if outcome else name] += value
     return dict(sums)
