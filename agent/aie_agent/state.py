@@ -1,4 +1,4 @@
-"""What the agent remembers across its own restarts: one file, written whole and put in place at once."""
+"""What the agent remembers across its own restarts: one file, written whole and put in place at once, that only its user reads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class StateFile:
             return
         scratch = self._path.with_name(f"{self._path.name}.new")
         try:
-            with scratch.open("wb") as file:
+            scratch.unlink(missing_ok=True)
+            with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(msgspec.json.encode({"version": VERSION, "parts": parts}))
                 file.flush()
                 os.fsync(file.fileno())

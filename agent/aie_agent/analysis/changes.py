@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aie_agent.analysis.arguments import different, program
+from aie_agent.analysis.arguments import different, nearest, new_salt, program, without_secrets
 from aie_agent.analysis.explain import HOST, Related
 from aie_agent.analysis.findings import View
-from aie_agent.neighbour import called
+from aie_agent.neighbour import called, program_name
 from aie_telemetry.api import Finding
 from aie_telemetry.durations import in_words
 
@@ -29,6 +29,9 @@ SETTLED_S: Final = 30.0
 _AFTER_S: Final = 5.0  # what is seen once a second may be seen just after what it caused
 _MOST: Final = 200
 _TOLD: Final = 5
+_TOLD_NEIGHBOURS: Final = 2
+_MOST_STARTS: Final = 16
+"""Of one engine, kept: a program may run many times with other arguments, as workers by their rank."""
 _INFO: Final = "aie_engine_info"
 _LABELS: Final = ("model", "version", "revision", "dtype", "device", "kind")
 
@@ -52,21 +55,25 @@ _NEAR: Final = 0.01
 
 
 class Change(NamedTuple):
-    """Something changed, at about this time; `subject` is an engine, a GPU or the host."""
+    """Something changed, at about this time; `subject` is an engine, a GPU or the host. A neighbour is a busy process of no
+    engine."""
 
     time_s: float
     subject: str
     text: str
+    is_neighbour: bool = False
 
 
 class _Kept(msgspec.Struct, forbid_unknown_fields=True):
     """What `dump` gives."""
 
-    noted: list[tuple[float, str, str]] = []
+    noted: list[list[float | str | bool]] = []
     info: dict[str, dict[str, str]] = {}
     levels: dict[str, float] = {}
     versions: dict[str, str] = {}
     arguments: dict[str, tuple[str, ...]] = {}
+    starts: dict[str, list[tuple[str, ...]]] = {}
+    salt: str = ""
 
 
 class Changes:
@@ -75,7 +82,8 @@ class Changes:
     def __init__(self) -> None:
         self._noted: deque[Change] = deque(maxlen=_MOST)
         self._engines: dict[str, frozenset[int]] = {}
-        self._arguments: dict[str, tuple[str, ...]] = {}
+        self._starts: dict[str, list[tuple[str, ...]]] = {}  # without secrets, the newest last
+        self._salt = new_salt()
         self._info: dict[str, Mapping[str, str]] = {}
         self._levels: dict[str, float] = {}
         self._cpus: dict[str, int] = {}
@@ -100,7 +108,8 @@ class Changes:
         self._begun_s = begun_s
 
     def before(self, finding: Finding, related: Related) -> tuple[str, ...]:
-        """What changed before a finding began, the latest first: sentences."""
+        """What changed before a finding began: sentences, those of its own subject first, of each kind the latest first, and few of
+        neighbours."""
         begin_s, end_s = finding.since_s - BEFORE_S, finding.since_s + _AFTER_S
         latest_first = sorted(enumerate(self._noted), key=lambda noted: (noted[1].time_s, noted[0]), reverse=True)
         told = [
@@ -108,7 +117,9 @@ class Changes:
             for _, change in latest_first
             if begin_s <= change.time_s <= end_s and (change.subject == HOST or related(change.subject, finding.subject))
         ]
-        return tuple(f"{_ago(finding.since_s - change.time_s)}: {change.text}" for change in told[:_TOLD])
+        neighbours = [change for change in told if change.is_neighbour][:_TOLD_NEIGHBOURS]
+        kept = sorted((each for each in told if not each.is_neighbour or each in neighbours), key=_rank)
+        return tuple(f"{_ago(finding.since_s - change.time_s)}: {change.text}" for change in kept[:_TOLD])
 
     def dump(self) -> Mapping[str, Any]:
         """For the state on disk: what was noted, and what was last seen of what can change while the agent is away."""
@@ -117,7 +128,8 @@ class Changes:
             "info": self._info,
             "levels": self._levels,
             "versions": self._drivers,
-            "arguments": self._arguments,
+            "starts": self._starts,
+            "salt": self._salt,
         }
 
     def restore(self, state: Any) -> None:
@@ -127,9 +139,11 @@ class Changes:
             kept = msgspec.convert(parts, _Kept)
         except msgspec.ValidationError as error:
             raise ValueError(f"not a list of changes: {error}") from error
-        self._noted.extend(Change(*row) for row in kept.noted)
+        self._noted.extend(_change(row) for row in kept.noted)
         self._info, self._levels, self._drivers = dict(kept.info), dict(kept.levels), dict(kept.versions)
-        self._arguments = dict(kept.arguments)
+        self._salt = kept.salt or self._salt
+        starts = {**{engine: [each] for engine, each in kept.arguments.items()}, **kept.starts}
+        self._starts = {engine: [without_secrets(each, self._salt) for each in rows] for engine, rows in starts.items()}
 
     def _of_processes(self, view: View, *, is_settled: bool) -> Iterable[tuple[str, str]]:
         for engine in view.engines:
@@ -144,14 +158,20 @@ class Changes:
                     yield engine, f"engine {engine} was restarted (process {min(before)} before, {min(now)} now)"
                 yield from self._of_arguments(engine, [each.arguments for each in processes])
 
-    def _of_arguments(self, engine: str, now: Sequence[tuple[str, ...]]) -> Iterable[tuple[str, str]]:
-        """Whether none of its processes of the same program has the arguments any more that one had. Workers are other programs."""
-        before = self._arguments.get(engine)
-        alike = now if before is None else [each for each in now if program(each) == program(before)]
-        if alike and alike[0] and before not in alike:
-            self._arguments[engine] = alike[0]
-            if before is not None and (text := different(before, alike[0])):
-                yield engine, f"engine {engine} was started with other arguments: {text}"
+    def _of_arguments(self, engine: str, processes: Sequence[tuple[str, ...]]) -> Iterable[tuple[str, str]]:
+        """Whether of a program that runs none was started as one was before. One of several that ends is no change, and neither is
+        one more. Programs are told apart: of each the last starts are kept, whatever runs meanwhile."""
+        known = self._starts.get(engine, [])
+        now = [without_secrets(each, self._salt) for each in processes if program(each)]
+        for name in dict.fromkeys(program(each) for each in now):
+            before = [each for each in known if program(each) == name]
+            alike = [each for each in now if program(each) == name]
+            if before and not set(before) & set(alike):
+                known = [each for each in known if each not in before]
+                if text := different(nearest(before, alike[0]), alike[0], self._salt):
+                    yield engine, f"engine {engine} was started with other arguments: {text}"
+            known = [*known, *(each for each in dict.fromkeys(alike) if each not in known)]
+        self._starts[engine] = known[-_MOST_STARTS:]
 
     def _of_info(self, view: View, now_s: float) -> Iterable[tuple[str, str]]:
         for engine in view.engines:
@@ -187,7 +207,7 @@ class Changes:
             strangers = frozenset(each.tgid for each in gpu.processes if each.engine is None)
             names = {each.tgid: each.command for each in gpu.processes}
             for tgid in sorted(strangers - self._strangers.get(subject, strangers)):
-                yield subject, f"another process began to use GPU {gpu.index}: {names[tgid]} ({tgid})"
+                yield subject, f"another process began to use GPU {gpu.index}: {program_name(names[tgid])} ({tgid})"
             self._strangers[subject] = strangers
             watts = gpu.power_limit_watts
             if watts is not None and (text := self._set_anew(f"power limit {subject}", watts, _POWER_LIMIT)):
@@ -215,8 +235,20 @@ class Changes:
         self._busy_s = {key: busy_s for key, busy_s in self._busy_s.items() if now_s - busy_s <= BEFORE_S}
         for each in view.neighbours():
             if (each.tgid, each.command) not in self._busy_s and not is_first:
-                yield Change(each.since_s, HOST, f"{called(each)} began to use {each.cpu_cores:.1f} CPUs")
+                yield Change(each.since_s, HOST, f"{called(each)} began to use {each.cpu_cores:.1f} CPUs", True)
             self._busy_s[each.tgid, each.command] = now_s
+
+
+def _rank(change: Change) -> int:
+    """What belongs to a finding's subject before what happened on the host, and neighbours last."""
+    return 2 if change.is_neighbour else int(change.subject == HOST)
+
+
+def _change(row: Sequence[float | str | bool]) -> Change:
+    """Raises ValueError for a row that is none."""
+    if len(row) not in (3, 4) or isinstance(row[0], str) or not (isinstance(row[1], str) and isinstance(row[2], str)):
+        raise ValueError("not a list of changes: a row is none")
+    return Change(float(row[0]), row[1], row[2], len(row) == 4 and row[3] is True)
 
 
 def _ago(seconds: float) -> str:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from aie_agent.neighbour import Neighbour
+from aie_agent.neighbour import Neighbour, program_name
 from aie_agent.samples import Batch
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.procfs import Procfs
@@ -91,5 +91,5 @@ class NeighbourSource:
         if cores < self._busy_cores:
             return None
         known = self._busy.get(tgid) if is_same else None
-        command = self._procfs.command(tgid) if known is None else known.command
+        command = program_name(self._procfs.command(tgid)) if known is None else known.command
         return Neighbour(tgid, command, cores, now_s - (uptime_s - begin_s) if known is None else known.since_s)

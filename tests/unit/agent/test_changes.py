@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from aie_agent.neighbour import Neighbour
 from aie_agent.own_versions import own_versions
 from aie_agent.sources.neighbours import NeighbourSource
 from aie_agent.sources.procfs import Procfs
+from aie_agent.state import StateFile
 from aie_telemetry.api import Finding, Gpu
 
 SERVE = ("python3", "/usr/bin/aie-engine", "serve", "--model", "smollm2", "--kv-tokens", "8192")
@@ -54,9 +57,10 @@ def _seen(changes: Changes, rows: Mapping[str, float] | None = None, after_s: in
         (SERVE, ("python3.12", "/opt/bin/aie-engine", *SERVE[2:]), ""),
         (SERVE, SERVE[:5], "no --kv-tokens"),
         (SERVE, (*SERVE, "--canary-every=1s", "-v"), "--canary-every 1s, new; -v, new"),
-        (("vllm", "serve", "llama-8b"), ("vllm", "serve", "llama-70b"), "what stands by itself llama-70b, before llama-8b"),
-        (("v", "--api-key", "sk-1"), ("v", "--api-key", "sk-2"), "--api-key (its value is not shown)"),
-        (("v", "--hf-token=a"), ("v", "--hf-token=b"), "--hf-token (its value is not shown)"),
+        (("vllm", "serve", "llama-8b"), ("vllm", "serve", "llama-70b"), "what stands by itself changed (its value is not shown)"),
+        (("v", "--api-key", "sk-1"), ("v", "--api-key", "sk-2"), "--api-key changed (its value is not shown)"),
+        (("v", "--hf-token=a"), ("v", "--hf-token=b"), "--hf-token changed (its value is not shown)"),
+        (("v", "--model", "/m/a"), ("v", "--model=/m/b"), "--model /m/b, before /m/a"),
         (("v", "--offset", "-1"), ("v", "--offset", "-2"), "--offset -2, before -1"),
         (("v",), ("v", *(f"-{letter}" for letter in "abcdef")), "-a, new; -b, new; -c, new; -d, new; and 2 more"),
     ],
@@ -96,6 +100,108 @@ def test_a_worker_that_is_seen_before_its_engine_is_no_other_start() -> None:
     assert not [each for each in _told(changes, world) if "arguments" in each]
 
 
+SECRETS: Sequence[Sequence[str]] = (
+    ("--api-key", "sk-A", "SECRET"),
+    ("--api-key=sk-1", "SECRET"),
+    ("--apikey", "SECRET"),
+    ("--hf_token", "SECRET"),
+    ("--hfToken", "SECRET"),
+    ("--api-key", "-sk-SECRET"),
+    ("--db-url", "postgres://u:SECRET@db/x"),
+    ("--config", '{"api_key":"SECRET"}'),
+    ("--pass", "SECRET"),
+    ("--pass", "123456789"),
+    ("--passphrase", "SECRET"),
+    ("--header", "Authorization: Bearer SECRET"),
+    ("--bearer", "SECRET"),
+    ("API_KEY=SECRET",),
+    ("--set", "api_key=SECRET"),
+    ("--otlp-headers", "api-key=SECRET"),
+    ("-p", "SECRET"),
+    ("-pSECRET",),
+    ("--ssl-keyfile-password", "SECRET"),
+    ("--password:SECRET",),
+    ("--password=SECRET",),
+    ("--model", "m", "SECRET"),
+    ("--model", "https://u:SECRET@hub/m"),
+)
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=str)
+@pytest.mark.parametrize("program", [("python3", "/opt/serve.py"), ("mysqldump",), ("serve", "--port", "8000")])
+def test_secrets_are_neither_shown_nor_kept(program: Sequence[str], secret: Sequence[str]) -> None:
+    changes = Changes()
+    _seen(changes, processes=[_process(10, (*program, "--kv-tokens", "64"))])
+    world = _seen(changes, processes=[_process(11, (*program, "--kv-tokens", "64", *secret))])
+    told = [each for each in _told(changes, world) if "arguments" in each]
+    assert "SECRET" not in repr(told) + json.dumps(changes.dump())
+    assert "123456789" not in repr(told) + json.dumps(changes.dump())
+    assert len(told) == 1
+    assert "its value is not shown" in told[0]
+    other = [each.replace("SECRET", "OTHER").replace("123456789", "1") for each in secret]
+    world = _seen(changes, processes=[_process(12, (*program, "--kv-tokens", "64", *other))], after_s=2)
+    assert len([each for each in _told(changes, world) if "arguments" in each]) == 2, "a hidden value that is another is a change"
+
+
+def test_a_state_that_older_versions_kept_is_cleared_of_secrets() -> None:
+    changes = Changes()
+    changes.restore({"arguments": {"e": ["v", "--api-key", "sk-SECRET", "--kv-tokens", "64"]}})
+    assert "SECRET" not in json.dumps(changes.dump())
+    world = _seen(changes, processes=[_process(10, ("v", "--api-key", "sk-SECRET", "--kv-tokens", "8"))])
+    assert _told(changes, world) == ["engine e was started with other arguments: --kv-tokens 8, before 64"]
+
+
+def test_a_state_is_read_by_its_owner_only(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    file.write_text("{}")
+    file.chmod(0o644)
+    StateFile(file).write({"a": 1})
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def _arguments_told(*looks: Sequence[tuple[int, str]]) -> list[str]:
+    """What is told of arguments, the first first, over looks at processes: their tgid and command line."""
+    changes, now_s = Changes(), CauseWorld().now_s
+    for number, look in enumerate(looks):
+        world = CauseWorld(processes=[_process(tgid, tuple(line.split())) for tgid, line in look])
+        world.now_s = now_s + number
+        changes.observe(world.view, world.now_s)
+    return [each.rpartition("arguments: ")[2] for each in _told(changes, world) if "arguments" in each][::-1]
+
+
+def test_an_engine_that_becomes_another_program_is_followed_from_then_on() -> None:
+    assert _arguments_told(
+        [(1, "python a.py --max-num-seqs 256")],
+        [(2, "vllm serve --max-num-seqs 256")],
+        [(3, "vllm serve --max-num-seqs 1")],
+        [(4, "python3.12 a.py --max-num-seqs 8")],
+    ) == ["--max-num-seqs 1, before 256", "--max-num-seqs 8, before 256"]
+
+
+def test_a_worker_that_ends_is_no_change() -> None:
+    ranks = [(1, "w run --rank 0"), (2, "w run --rank 1")]
+    assert _arguments_told(ranks, ranks[1:], [ranks[1], (3, "w run --rank 0")], ranks[:1]) == []
+    assert _arguments_told(ranks, ranks[1:], [(5, "w run --rank 0 --x 1"), (6, "w run --rank 1 --x 1")]) == ["--x 1, new"]
+
+
+def test_an_engines_own_changes_are_told_before_neighbours() -> None:
+    changes, now_s = Changes(), CauseWorld().now_s
+    busy: list[Neighbour] = []
+    for look in range(8):
+        world = CauseWorld(
+            processes=[_process(10 + (look > 0), SERVE if not look else (*SERVE[:-1], "64"))], neighbours=lambda: tuple(busy)
+        )
+        world.now_s = now_s + look
+        changes.observe(world.view, world.now_s)
+        busy.append(Neighbour(900 + look, f"/usr/libexec/cc1plus -quiet file{look}.cc", 1.0, world.now_s))
+    assert _told(changes, world) == [
+        "engine e was started with other arguments: --kv-tokens 64, before 8192",
+        "engine e was restarted (process 10 before, 11 now)",
+        "cc1plus (906) began to use 1.0 CPUs",
+        "cc1plus (905) began to use 1.0 CPUs",
+    ]
+
+
 def test_settings_that_are_changed() -> None:
     changes = Changes()
     limit = "aie_process_cgroup_memory_limit_bytes engine=e"
@@ -128,9 +234,9 @@ def test_what_changed_while_the_agent_was_away_is_told_when_it_is_back() -> None
     after.restore(json.loads(json.dumps(before.dump())))
     world = _seen(after, {KV: 64.0}, processes=[_process(77, (*SERVE[:-1], "64"))], drivers=lambda: {"the kernel": "6.2"})
     assert _told(after, world) == [
-        "the kernel changed from 6.1 to 6.2",
         "the KV cache of engine e changed from 8192 to 64 tokens",
         "engine e was started with other arguments: --kv-tokens 64, before 8192",
+        "the kernel changed from 6.1 to 6.2",
     ]
     same = Changes()
     same.restore(json.loads(json.dumps(before.dump())))
@@ -192,7 +298,7 @@ def test_a_process_that_burns_cpu_is_seen_and_one_that_sleeps_or_is_an_engines_i
     busy = {each.tgid: each for each in source.busy()}
     assert burner.pid in busy
     assert os.getppid() not in busy, "it waits for this test"
-    assert "while True" in busy[burner.pid].command
+    assert busy[burner.pid].command == os.path.basename(sys.executable), "its arguments are its owner's business"
     assert busy[burner.pid].since_s <= now_s
     engines.add(burner.pid)
     asyncio.run(source.collect(time.time()))
