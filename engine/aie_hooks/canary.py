@@ -37,7 +37,10 @@ class Canary:
     def __init__(self, emitter: Emitter, *, model: str, name: str = DEFAULT_NAME, noise_nats: float = SHARED_NOISE_NATS) -> None:
         """`name` tells several prompts apart; the agent learns the level of each by itself. `noise_nats` is how far what else is in
         its batch may move the log-probability: what is less apart counts as the same. Say `ALONE_NOISE_NATS` where the canary is
-        computed in a step of its own, alike each time. Raises ValueError as handles do."""
+        computed in a step of its own, alike each time. Raises ValueError as handles do, and for noise that is not above 0 and at
+        most 1."""
+        if not 0.0 < noise_nats <= 1.0:
+            raise ValueError(f"noise_nats is to be above 0 and at most 1, not {noise_nats!r}")
         self._noise = emitter.gauge("aie_engine_canary_noise_nats", model=model, canary=name)
         self._noise.set(noise_nats)
         self._logprob = emitter.gauge("aie_engine_canary_logprob_nats", model=model, canary=name)

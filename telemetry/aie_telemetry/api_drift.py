@@ -24,7 +24,8 @@ class DriftStatistic(msgspec.Struct, frozen=True, kw_only=True):
 
 class DriftCanary(msgspec.Struct, frozen=True, kw_only=True):
     """One fixed prompt, and the log-probability that it gives (null where the last run gave none). `level_nats` is what its first
-    runs gave; null while they are not `runs_to_learn`."""
+    runs gave; null while they are not `runs_to_learn`, or where they are `too_noisy`: so far apart that no level can be told,
+    though it is learnt anew from the next."""
 
     name: str
     runs: int
@@ -34,6 +35,7 @@ class DriftCanary(msgspec.Struct, frozen=True, kw_only=True):
     level_nats: float | None = None
     limit_nats: float | None = None
     alarm_since_s: float | None = None
+    too_noisy: bool = False
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):

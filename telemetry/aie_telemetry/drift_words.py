@@ -44,6 +44,10 @@ def is_shorter(drift: Drift) -> bool:
 
 def of_canary(canary: DriftCanary) -> str:
     """What one says."""
+    if canary.level_nats is None and canary.alarm_since_s is not None:
+        return f"{canary.name} gives no number: the model is broken"
+    if canary.level_nats is None and canary.too_noisy:
+        return f"{canary.name} is too noisy: its runs lie too far apart to tell what it should give"
     if canary.level_nats is None:
         return f"{canary.name} is learnt: {min(canary.runs, canary.runs_to_learn)} of {canary.runs_to_learn} runs"
     now = "no number" if canary.last_nats is None else f"{canary.last_nats:.5g}"

@@ -12,7 +12,7 @@ import pytest
 
 from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
 from aie_agent.analysis.drift.canaries import SILENT_S
-from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, FLOOR_NATS, LEARNT, CanaryWatch
+from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, FLOOR_NATS, LEARNT, OF_RUNS, CanaryWatch, floor_of
 from aie_agent.analysis.drift.reference import About, build
 from aie_agent.analysis.findings import Limits, View
 from aie_agent.request_values import STATISTICS, RequestValues
@@ -20,6 +20,7 @@ from aie_agent.samples import Batch, Point, Values
 from aie_agent.store import Store
 from aie_telemetry.api import DriftCanary, Finding
 from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.drift_words import of_canary
 
 LEVEL = -4.875
 EVERY_S = 60.0
@@ -139,7 +140,46 @@ def test_single_outliers_are_none() -> None:
     world = World()
     world.runs(*[LEVEL] * LEARNT)
     for _ in range(100):
-        assert world.runs(*[LEVEL + rng.uniform(-2, 2)] * (CONSECUTIVE_RUNS - 1), LEVEL) == []
+        assert world.runs(*[LEVEL + rng.uniform(-2, 2)] * (CONSECUTIVE_RUNS - 1), LEVEL, LEVEL) == []
+
+
+def test_a_gpu_that_computes_wrong_two_times_of_three_is_found_and_ends_with_three_that_are_right() -> None:
+    watch = CanaryWatch(0.0, 0.02)
+    for _ in range(LEARNT):
+        watch.take(LEVEL, 0.0)
+    began = [watch.take(LEVEL - 5.0 * bool(run % 3), float(run)) for run in range(1, 30)]
+    assert began.index(True) + 1 <= OF_RUNS
+    assert sum(began) == 1
+    assert watch.since_s == 1.0
+    restored = CanaryWatch.restored(json.loads(json.dumps(watch.dump())))
+    for each in (watch, restored):
+        assert [each.take(LEVEL, 40.0 + run) or each.is_new for run in range(CONSECUTIVE_RUNS)] == [True, True, False]
+        assert not each.take(LEVEL - 5.0, 50.0), "what ended is not raised anew by the same runs"
+
+
+def test_what_is_often_wrong_is_remembered_over_a_restart() -> None:
+    watch = CanaryWatch(0.0, 0.02)
+    for _ in range(LEARNT):
+        watch.take(LEVEL, 0.0)
+    for run in range(10):
+        assert not watch.take(LEVEL - 5.0 * bool(run % 3), float(run))
+    restored = CanaryWatch.restored(json.loads(json.dumps(watch.dump())))
+    assert [restored.take(LEVEL - 5.0, 10.0), restored.take(LEVEL - 5.0, 11.0)] == [False, True]
+
+
+def test_no_number_from_the_start_needs_no_level() -> None:
+    world = World()
+    assert world.runs(math.nan, math.nan) == []
+    (finding,) = world.runs(math.nan)
+    assert "is no number; it has not given" in finding.evidence[0].text
+    assert "the model is broken" in of_canary(world.canary())
+    assert world.runs(*[LEVEL] * CONSECUTIVE_RUNS) == []
+
+
+@pytest.mark.parametrize("noise", [math.inf, math.nan, 0.0, -0.02, 1.5, None])
+def test_noise_that_can_be_none_is_not_taken(noise: float | None) -> None:
+    assert floor_of(noise) == FLOOR_NATS
+    assert floor_of(1.0) == 1.0
 
 
 def test_no_number_is_another_model() -> None:
@@ -154,9 +194,16 @@ def test_one_that_says_nothing_is_learnt_anew() -> None:
     for number in range(LEARNT):
         watch.take(-4.0 + number % 2, 0.0)
     assert watch.level is None
+    assert watch.is_noisy
     for _ in range(LEARNT):
         watch.take(-4.0, 0.0)
-    assert (watch.level, watch.limit) == (-4.0, FLOOR_NATS)
+    assert (watch.level, watch.limit, watch.is_noisy) == (-4.0, FLOOR_NATS, False)
+
+
+def test_one_that_is_too_noisy_says_so() -> None:
+    world = World()
+    world.runs(*[LEVEL, LEVEL + 1.0] * LEARNT)
+    assert of_canary(world.canary()).startswith("default is too noisy")
 
 
 def test_another_version_of_the_model_has_a_level_of_its_own() -> None:

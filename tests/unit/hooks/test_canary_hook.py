@@ -34,6 +34,12 @@ def test_a_report_is_a_level_and_a_run(receiver: UnixReceiver, socket_path: Path
     assert _runs(receiver, samples) == {"ok": 1.0}
 
 
+@pytest.mark.parametrize("noise_nats", [math.nan, math.inf, 0.0, -0.02, 1.5])
+def test_noise_that_can_be_none_is_refused(socket_path: Path, noise_nats: float) -> None:
+    with pytest.raises(ValueError, match="noise_nats"):
+        Canary(manual_emitter(f"unix://{socket_path}"), model="m", noise_nats=noise_nats)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "x"])
 def test_what_is_no_number_is_a_run_without_a_level(receiver: UnixReceiver, socket_path: Path, value: Any) -> None:
     emitter = manual_emitter(f"unix://{socket_path}")

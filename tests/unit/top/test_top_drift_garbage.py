@@ -40,6 +40,7 @@ canary = st.fixed_dictionaries(
         "runs_to_learn": whole,
         "last_run_age_s": known,
         **dict.fromkeys(("last_nats", "level_nats", "limit_nats", "alarm_since_s"), number),
+        "too_noisy": st.booleans(),
     }
 )
 drift = st.fixed_dictionaries(

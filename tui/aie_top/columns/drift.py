@@ -45,9 +45,13 @@ def _canary(row: DriftRow) -> tuple[str, Tone]:
     if not canaries:
         return fmt.UNKNOWN, "dim"
     worst = next((each for each in canaries if each.alarm_since_s is not None), canaries[0])
+    if worst.alarm_since_s is not None:
+        return "CHANGED", "bad"
+    if worst.level_nats is None and worst.too_noisy:
+        return "too noisy", "warn"
     if worst.level_nats is None:
         return f"learning {min(worst.runs, worst.runs_to_learn)}/{worst.runs_to_learn}", "normal"
-    return ("CHANGED", "bad") if worst.alarm_since_s is not None else ("same", "good")
+    return "same", "good"
 
 
 def _text(row: DriftRow, text: str, tone: Tone, width: int, *, right: bool = False) -> tuple[Span, ...]:

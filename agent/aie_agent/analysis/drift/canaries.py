@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aie_agent.analysis.drift.canary import FLOOR_NATS, CanaryWatch, Key
+from aie_agent.analysis.drift.canary import CanaryWatch, Key, floor_of
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
 from aie_telemetry.catalogue import Kind
@@ -54,8 +54,7 @@ class Canaries:
         revision = revision_of(view, key.engine, key.model, now_s)
         known = self._revisions.get(key, "")
         if key not in self._watches or (known and revision and known != revision):
-            noise = told("aie_engine_canary_noise_nats")
-            self._watches[key] = CanaryWatch(now_s, FLOOR_NATS if noise is None else abs(noise))
+            self._watches[key] = CanaryWatch(now_s, floor_of(told("aie_engine_canary_noise_nats")))
         self._revisions[key] = revision or known
         self._watches[key].take(value, now_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, CanaryWatch
+from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, OF_RUNS, OFTEN, CanaryWatch
 from aie_telemetry.api import Evidence, Finding
 
 METRIC: Final = "aie_engine_canary_logprob_nats"
@@ -36,11 +36,15 @@ def unchanged(canaries: Mapping[str, CanaryWatch]) -> dict[str, CanaryWatch]:
 def sentence(name: str, watch: CanaryWatch) -> Evidence:
     """Of one that alarms."""
     now = "is no number" if watch.last is None else f"is {watch.last:.5g}"
-    text = (
-        f"canary {name}: the log-probability of a fixed token after a fixed prompt {now}; {watch.level or 0.0:.5g} is what its"
-        f" first {LEARNT} runs gave, {watch.limit or 0.0:.2g} more or less is the same, {CONSECUTIVE_RUNS} runs in a row are not"
-    )
-    return Evidence(text=text, metric=METRIC)
+    text = f"canary {name}: the log-probability of a fixed token after a fixed prompt {now}; {_judged(watch)}"
+    often = f"{CONSECUTIVE_RUNS} runs in a row, or {OFTEN} of {OF_RUNS}, are not"
+    return Evidence(text=f"{text}, {often}", metric=METRIC)
+
+
+def _judged(watch: CanaryWatch) -> str:
+    if watch.level is None or watch.limit is None:
+        return f"it has not given {LEARNT} that tell what it should be, but any number would be one"
+    return f"{watch.level:.5g} is what its first {LEARNT} runs gave, {watch.limit:.2g} more or less is the same"
 
 
 def same_sentence(name: str, watch: CanaryWatch) -> Evidence:

@@ -68,6 +68,7 @@ def _canaries(canaries: Mapping[str, CanaryWatch], now_s: float) -> tuple[DriftC
             level_nats=watch.level,
             limit_nats=watch.limit,
             alarm_since_s=watch.since_s,
+            too_noisy=watch.is_noisy,
         )
         for name, watch in sorted(canaries.items())
     )
