@@ -165,15 +165,25 @@ def _slice(client: Client, running: Engine, probed: bool, slice_s: float) -> tup
 
 
 class ChildCost(NamedTuple):
-    """What the child takes while it watches `processes`. `read_ms` is the lower quartile: a host that has other things to do makes
-    readings longer, never shorter."""
+    """What the child takes while it watches `processes`, which do what `beside` says. `read_ms` is the median of the readings."""
 
+    beside: str
     processes: int
     sets_on: list[str]
     resident_mib: float
     read_ms: float
     slowest_read_ms: float
     cpu_share: float
+
+    def lines(self, resident_mib: float, read_ms: float) -> list[str]:
+        """What is printed, beside the budgets."""
+        return [
+            f"the child beside {self.processes} processes, {self.beside}; {', '.join(self.sets_on)} attached",
+            f"resident {self.resident_mib:.0f} MiB (budget {resident_mib:.0f}); maps read in {self.read_ms:.2f} ms by the median, "
+            f"at most {self.slowest_read_ms:.2f} (budget {read_ms:.0f})",
+            f"{self.cpu_share:.2%} of a core, {self.cpu_share * 1000:.2f} ms a cycle: beside the maps it looks at budgets five "
+            "times, and processes for what they have loaded",
+        ]
 
 
 @contextlib.contextmanager
@@ -192,8 +202,10 @@ def _sets_on(coverage: Sequence[Coverage]) -> set[str]:
     return {row.set for row in coverage if row.state in ("on", "part")}
 
 
-def child_cost(client: Client, tgids: Sequence[int], seconds: float) -> ChildCost:
+def child_cost(client: Client, beside: str, tgids: Sequence[int], seconds: float) -> ChildCost:
     """Of a child that watches these processes, of which one has CUDA; once that is probed: to compile the programs is no upkeep."""
+    client.watch([])  # so that what is covered then is told, though it may be the same as before
+    client.reports_for(_SETTLE_S)
     client.watch(target(f"bench-{number % 8}", tgid) for number, tgid in enumerate(tgids))
     first = client.reports(lambda report: "cuda_sync" in _sets_on(report.coverage or ()), _ATTACHED_WITHIN_S)
     first += client.reports_for(3 * _SETTLE_S)
@@ -201,10 +213,11 @@ def child_cost(client: Client, tgids: Sequence[int], seconds: float) -> ChildCos
     coverage = next((report.coverage for report in reversed([*first, *reports]) if report.coverage is not None), ())
     reads_ms = [report.read_s * 1000 for report in reports]
     return ChildCost(
+        beside,
         len(tgids),
         sorted(_sets_on(coverage)),
         max(report.resident_bytes for report in reports) / 2**20,
-        statistics.quantiles(reads_ms, n=4)[0],
+        statistics.median(reads_ms),
         max(reads_ms),
         sum(report.cpu_s for report in reports) / sum(report.period_s for report in reports),
     )

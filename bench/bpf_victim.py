@@ -1,4 +1,5 @@
-"""A C program that does one thing many times and says what it took, and a stand-in for libcuda that it calls."""
+"""A C program that does one thing many times and says what it took, and a stand-in for libcuda that it calls; and one whose threads
+wait for locks all the time."""
 
 from __future__ import annotations
 
@@ -86,6 +87,27 @@ int main(int argc, char **argv) {
 """
 
 
+_BUSY: Final = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static pthread_mutex_t locks[4];
+static void *run(void *arg) {
+    for (pthread_mutex_t *lock = &locks[(long)arg % 4];;) {
+        pthread_mutex_lock(lock);
+        usleep(30000);
+        pthread_mutex_unlock(lock);
+        usleep(60000);
+    }
+}
+int main(void) {
+    pthread_t thread;
+    for (long i = 0; i < 8; i++) pthread_create(&thread, NULL, run, (void *)i);
+    pause();
+}
+"""
+
+
 class Work(NamedTuple):
     """One thing the victim does: its name there, what it is, how often a measurement does it."""
 
@@ -130,6 +152,20 @@ def victim(folder: Path) -> Iterator[Victim]:
             yield Victim(process, libcuda)
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def busy(folder: Path, count: int) -> Iterator[list[int]]:
+    """So many processes of eight threads each, which share four locks and hold each a third of the time. Compiles into `folder`.
+    Raises CalledProcessError."""
+    _compile(folder / "busy", _BUSY, "-pthread")
+    processes = [subprocess.Popen([folder / "busy"]) for _ in range(count)]
+    try:
+        yield [process.pid for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _compile(path: Path, source: str, *flags: str) -> None:

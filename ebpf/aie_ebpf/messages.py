@@ -262,7 +262,7 @@ class Ready(_Message, frozen=True, tag=True):
 
 class Report(_Message, frozen=True, tag=True):
     """Once a period: everything that rose since the last. `lost` counts what programs could not note, by map. `coverage` is all of
-    it, and None where nothing changed."""
+    it, and None where nothing changed. `read_s` is how long it took to read all maps once, those of the charges, too."""
 
     period_s: float
     processes: tuple[ProcessReport, ...] = ()
