@@ -96,6 +96,26 @@ def test_a_batch_beside_the_usual_traffic_is_no_alarm() -> None:
     assert "as often a second as before" in told[-1].evidence[-1].text
 
 
+@pytest.mark.parametrize(("ttft_s", "waiting", "severity"), [(0.05, 0.0, "info"), (0.4, 0.0, "warning"), (0.05, 6.0, "warning")])
+def test_a_batch_that_the_usual_traffic_feels_is_an_alarm(ttft_s: float, waiting: float, severity: str) -> None:
+    """As many hits a second as before; but requests wait for those that are computed."""
+    world = CacheWorld()
+
+    def ask(duration_s: int, queries: float, ratio: float, took_s: float, waiting: float) -> list[Finding]:
+        found = []
+        for _ in range(duration_s):
+            rows = {"response_cache_queries_total": queries, "response_cache_hits_total": queries * ratio}
+            world.serve(1, observes={"time_to_first_token_seconds": {took_s: 5}}, requests_waiting=waiting, **rows)
+            found += [each] if (each := world.look()) else []
+        return found
+
+    assert ask(200, 5.0, 0.6, 0.05, 0.0) == []
+    finding = ask(int(HELD_S) + 30, 20.0, 0.15, ttft_s, waiting)[-1]
+    assert finding.severity == severity
+    assert any("as often a second as before" in each.text for each in finding.evidence) is (severity == "info")
+    assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
+
+
 def _night(world: CacheWorld) -> set[str]:
     """A time in which nothing is found instead of the usual traffic, and what is said of it."""
     return {each.severity for each in world.cached(200, 5.0, 0.0) if each}

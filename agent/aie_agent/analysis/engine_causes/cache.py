@@ -11,9 +11,9 @@ It is information until it has been so for `HELD_S`: traffic that changes for a 
 mix of requests changed as well: prompts that are computed are `MIX` times as long on average as before, or as much shorter (tokens
 looked up in the prefix cache, by requests that got a first token; not known of engines without a prefix cache).
 
-It stays information, too, where as much is found a second as before (`STILL`): then more is asked, a batch beside the usual
-traffic, and the cache works; and where it was so at the same time of an earlier day (`cache_watch` remembers a fortnight): a batch
-each night.
+It stays information, too, where as much is found a second as before (`STILL`), unless first tokens take `SLOWER` times as long or
+`QUEUED` requests more wait: then more is asked, a batch beside the usual traffic, the cache works, and nobody feels it; and where
+it was so at the same time of an earlier day (`cache_watch` remembers a fortnight): a batch each night.
 
 When it is wrong: where traffic itself changed for longer, its prompts are about as long, and the usual traffic ended (a batch of
 prompts nobody sent before, a cache emptied on purpose), the hit rate fell, and nothing is broken: one warning, and for a nightly
@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from aie_agent.analysis.engine_causes.readings import TTFT, WAITING, seconds
 from aie_telemetry.api import Evidence, Finding, Severity
 
 CAUSE: Final = "cache_hit_collapse"
@@ -44,6 +45,9 @@ HELD_S: Final = 120.0
 MIX: Final = 1.5
 STILL: Final = 0.7
 """Of the hits a second that there were before: so many that the usual traffic finds what it found."""
+SLOWER: Final = 1.5
+QUEUED: Final = 2.0
+"""More requests that waited at most in a block, on average: so many, and twice as many as before."""
 MIX_LEAST: Final = 10.0
 """So many prompts on each side tell how long they are."""
 
@@ -83,13 +87,16 @@ CACHES: Final = (
 
 class Block(NamedTuple):
     """What was looked up in a stretch of time, what was found, and how many requests ended well; tokens of prompts, and of how
-    many."""
+    many; the seconds to their first tokens, how many those were, and how many requests waited at most."""
 
     queries: float
     hits: float
     ended: float = 0.0
     prompt_tokens: float = 0.0
     prompts: float = 0.0
+    first_token_s: float = 0.0
+    first_tokens: float = 0.0
+    waiting: float = 0.0
 
 
 class Collapse(NamedTuple):
@@ -184,15 +191,32 @@ def still(fell: Collapse) -> float:
     return (fell.since.hits / fell.blocks) / (fell.before.hits / fell.blocks_before)
 
 
+def _felt(fell: Collapse) -> Iterator[Evidence]:
+    """By what requests feel it: later first tokens, a longer queue."""
+    if min(fell.before.first_tokens, fell.since.first_tokens) >= MIX_LEAST:
+        before_s, since_s = (block.first_token_s / block.first_tokens for block in (fell.before, fell.since))
+        if since_s >= SLOWER * before_s > 0:
+            text = f"a first token takes {seconds(since_s)} on average, {seconds(before_s)} before (limit {SLOWER:g} times as much)"
+            yield Evidence(text=text, metric=TTFT)
+    before, since = fell.before.waiting / fell.blocks_before, fell.since.waiting / fell.blocks
+    if since >= before + QUEUED and since >= 2 * before:
+        yield Evidence(text=f"{since:.0f} requests waited, {before:.0f} before (limit {QUEUED:g} more)", metric=WAITING)
+
+
+def _is_harmless(fell: Collapse) -> bool:
+    return still(fell) >= STILL and not any(_felt(fell))
+
+
 def _severity(fell: Collapse, days_ago: int | None) -> Severity:
     ratio = mix(fell)
     is_other = ratio is not None and not 1 / MIX <= ratio <= MIX
-    is_passing = is_other or still(fell) >= STILL or days_ago is not None
+    is_passing = is_other or _is_harmless(fell) or days_ago is not None
     return "info" if is_passing or fell.blocks * BLOCK_S < HELD_S else "warning"
 
 
-def _of_harmless(fell: Collapse, days_ago: int | None, cache: Cache) -> Iterator[Evidence]:
-    if still(fell) >= STILL:
+def _of_harm(fell: Collapse, days_ago: int | None, cache: Cache) -> Iterator[Evidence]:
+    yield from _felt(fell)
+    if _is_harmless(fell):
         text = f"it hits {still(fell):.0%} as often a second as before (limit {STILL:.0%}): more is asked, not less found"
         yield Evidence(text=text, metric=cache.hits)
     if days_ago is not None:
@@ -224,7 +248,7 @@ def finding_of(engine: str, cache: Cache, fell: Collapse, now_s: float, days_ago
                 text=f"{fell.before.queries:.0f} lookups before that, {fell.before.hits:.0f} of them hits", metric=cache.queries
             ),
             *_of_mix(fell),
-            *_of_harmless(fell, days_ago, cache),
+            *_of_harm(fell, days_ago, cache),
         ),
         advice=cache.advice,
     )

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, HELD_S, LOW, PREFIX_QUERIES, Block, Cache, collapse, finding_of
-from aie_agent.analysis.engine_causes.readings import REQUESTS, TTFT, observed, risen
+from aie_agent.analysis.engine_causes.readings import REQUESTS, TTFT, WAITING, highest, observed, risen
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
 from aie_telemetry.api import Finding
@@ -125,9 +125,11 @@ def _block(view: View, engine: str, queries: float, hits: float, now_s: float) -
     """With what else is known of these seconds: requests that ended, and the prompts that were computed (TTFT has one a prompt)."""
     begin_s = now_s - BLOCK_S
     ended = risen(view, engine, REQUESTS, begin_s, now_s, outcome="ok") or 0.0
-    tokens = risen(view, engine, PREFIX_QUERIES, begin_s, now_s)
-    prompts = observed(view, engine, TTFT, begin_s, now_s) if tokens else None
-    return Block(queries, hits, ended, tokens or 0.0, prompts.count if prompts is not None else 0.0)
+    tokens = risen(view, engine, PREFIX_QUERIES, begin_s, now_s) or 0.0
+    first = observed(view, engine, TTFT, begin_s, now_s)
+    first_token_s, first_tokens = (0.0, 0.0) if first is None else (first.total, first.count)
+    waiting = highest(view, engine, WAITING, begin_s, now_s) or 0.0
+    return Block(queries, hits, ended, tokens, first_tokens if tokens else 0.0, first_token_s, first_tokens, waiting)
 
 
 def _began_anew(view: View, engine: str, cache: Cache, now_s: float) -> bool:
