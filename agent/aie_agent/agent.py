@@ -46,6 +46,7 @@ from aie_agent.sources.bpf import build as bpf
 from aie_agent.sources.bpf.source import BpfSource, nobody
 from aie_agent.sources.configured import ConfiguredEngines, home_of
 from aie_agent.sources.discovery import DiscoverySource
+from aie_agent.sources.every_pid import every_pid
 from aie_agent.sources.host import HostSource
 from aie_agent.sources.lineage import Lineage
 from aie_agent.sources.memory_maps import MemoryMaps
@@ -89,7 +90,7 @@ class Agent:
         self._config = config
         self._clock = clock or SteadyClock()
         self._watch = Watchfulness(config.findings.hung_after / 2)
-        procfs = Procfs()
+        procfs = self._procfs = Procfs()
         root_of = Lineage(procfs).root if config.discovery.enabled else _without_scan
         self._engines = Engines(procfs.start_ticks, procfs.uid, frozenset({ROOT_UID, os.geteuid()}), root_of)
         for engine in config.engines:
@@ -302,6 +303,8 @@ class Agent:
             coverage=self._probes.coverage,
             recalled=self._recalled.gone,
             neighbours=self._neighbours.busy,
+            asked=self._probe_requests.asked,
+            pids=lambda engine: every_pid(self._procfs, self._tgids(engine)),
         )
 
     def _remembered(self, now_s: float) -> dict[str, object]:

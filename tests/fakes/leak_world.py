@@ -37,6 +37,7 @@ class World:
         self.random = np.random.default_rng(0)
         self.analyser = LeakAnalyser(LeakSettings().scaled(SCALE))
         self.requests = 0.0
+        self.asked: str | None = None
         self.view = View(
             store=self.store,
             engines=["e"],
@@ -46,6 +47,8 @@ class World:
             limits=Limits(),
             gpus=lambda: self.gpus,
             events=self.events,
+            asked=lambda _: self.asked,
+            pids=lambda _: frozenset(self.tgids),
         )
 
     def gauge(self, name: str, value: float | None, **labels: str) -> list[Point]:
@@ -77,8 +80,9 @@ class World:
     def noise(self, mb: float = 30.0) -> float:
         return float(self.random.normal(0.0, mb * MB))
 
-    def answer(self, number: str = "1", process: str = "100.a", **details: float | str) -> None:
-        """The engine answers, a moment ago, what it was asked to give back."""
+    def answer(self, number: str = "1", process: str = "100.a", *, asked: bool = True, **details: float | str) -> None:
+        """The engine answers, a moment ago, what it was asked to give back; or what nobody `asked`."""
+        self.asked = number if asked else self.asked
         facts = {"id": number, "process": process, **details}
         self.events.insert(0, Event(time_s=self.now_s, kind="memory_probe", engine="e", summary="", details=facts))
 

@@ -93,6 +93,15 @@ def _no_neighbours() -> tuple[Neighbour, ...]:
     return ()
 
 
+def _nobody_asked(engine: str) -> str | None:
+    """Where no engine is asked for its memory."""
+
+
+def _no_pids(engine: str) -> frozenset[int]:
+    """Where no process is known."""
+    return frozenset()
+
+
 def _no_values(position: int) -> tuple[int, tuple[Arrived, ...]]:
     """Where no single values are kept."""
     return position, ()
@@ -109,7 +118,8 @@ class View:
     are single numbers of requests that came since a position, and the next position (request_values.py). `nodes` are the CPUs of
     each NUMA node of the host. `coverage` is what probes see of an engine, and what not. `configured` are
     the engines that the configuration names. `recalled` are those that the agent knows only from before it was restarted.
-    `neighbours` are busy processes of no engine."""
+    `neighbours` are busy processes of no engine. `asked` is the id of the memory probe that an engine was asked for; `pids` are its
+    processes by every pid that they have, out here and in their containers."""
 
     store: Store
     engines: Sequence[str]
@@ -131,6 +141,8 @@ class View:
     coverage: Callable[[str], Sequence[Coverage]] = _no_coverage
     recalled: frozenset[str] = frozenset()
     neighbours: Callable[[], Sequence[Neighbour]] = _no_neighbours
+    asked: Callable[[str], str | None] = _nobody_asked
+    pids: Callable[[str], frozenset[int]] = _no_pids
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

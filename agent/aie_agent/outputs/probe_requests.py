@@ -57,6 +57,11 @@ class ProbeRequests:
         """Whether anybody is asked at all."""
         return self._path is not None
 
+    def asked(self, engine: str) -> str | None:
+        """The id of the request that stands, or stood last, for an engine; None where it was not asked."""
+        found = self._asked.get(engine)
+        return None if found is None else found.id
+
     def update(self, findings: Sequence[Finding], engines: Sequence[str], aliases: Mapping[str, str], now_s: float) -> None:
         """The findings that hold now, the engines that are known, and their names by those that they call themselves; seconds since
         the epoch."""

@@ -170,8 +170,8 @@ def test_changes_are_told_with_what_began_soon_after() -> None:
     changes.observe(_view(20), NOW + 10)
     changes.observe(_view(20, driver="2"), NOW + 20)
     assert changes.before(_finding("x", since_s=NOW + 50), _same) == (
-        "30 s before: the NVIDIA driver changed from 1 to 2",
         "40 s before: engine chat was restarted (process 10 before, 20 now)",
+        "30 s before: the NVIDIA driver changed from 1 to 2",
     )
     assert changes.before(_finding("x", subject="other", since_s=NOW + 50), _same) == (
         "30 s before: the NVIDIA driver changed from 1 to 2",

@@ -292,3 +292,28 @@ def test_more_than_there_was_is_no_claim() -> None:
     answer_of(world, 0.0, 90 * GB, physical=100 * GB)
     confirm(world, rises(world, lambda: RISEN))
     assert "memory_retention" not in [each.cause for each in world.found()]
+
+
+@pytest.mark.parametrize(
+    ("number", "process", "asked"),
+    [
+        ("1", "100.a", None),
+        ("forged", "100.a", "1"),
+        ("1", "31337.x", "1"),
+        ("1", "x", "1"),
+        ("1", "", "1"),
+        ("1", "\u00b2.a", "1"),
+    ],
+)
+def test_an_answer_that_nobody_asked_for_or_that_another_process_gives_settles_nothing(
+    number: str, process: str, asked: str | None
+) -> None:
+    """Even where the floors fall just then: it ends as returned, and nobody is said to have given it back."""
+    world = suspect()
+    world.asked = asked
+    facts: dict[str, Any] = {"physical_bytes": 10 * GB, "gc_collect_seconds": 0.1, "gc_collect_physical_bytes": 10 * GB - RISEN}
+    world.answer(number, process, asked=False, **facts)
+    world.tick(**rises(world)(HOURS * HOUR))
+    assert "floors must confirm" not in evidence(world.only())
+    confirm(world, rises(world, lambda: 0.9 * RISEN))
+    assert "memory_retention" not in [each.cause for each in world.found()]

@@ -132,7 +132,7 @@ class LeakAnalyser:
         known.account.add(now_s, accounting.read(view.store, engine, now_s))
         found = {(each.id, each.processes[0]): each for each in answers(view.events, engine)}
         for key, each in found.items():
-            if key not in known.taken:
+            if key not in known.taken and _was_asked_for(view, engine, each):
                 known.take(each)
         known.taken = frozenset(found)
         names = devices(view.store, engine, now_s)
@@ -258,6 +258,13 @@ class LeakAnalyser:
 
 _GROWTH: Final = ((MODULES, "module"), (CLASSES, "size_class"))
 _GROWTH_WORDS: Final = {MODULES: "asked for by {}", CLASSES: "in allocations of up to {} bytes"}
+
+
+def _was_asked_for(view: View, engine: str, answer: Answer) -> bool:
+    """Whether an answer is to the request that was made, and comes from a process of this engine, as far as those are known:
+    anybody who may send to the agent can write one."""
+    pids = view.pids(engine)
+    return answer.id == view.asked(engine) and (not pids or all(pid in pids for pid in answer.pids))
 
 
 def _grew(known: _Engine) -> tuple[Evidence, ...]:

@@ -92,6 +92,12 @@ class Answer(NamedTuple):
         return Answer(self.id, processes, max(self.time_s, other.time_s), self.device or other.device, steps, left_out)
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the processes that answered, by their own word; -1 for one that tells none."""
+        found = (each.partition(".")[0] for each in self.processes)
+        return tuple(int(each) if each.isascii() and each.isdigit() else -1 for each in found)
+
+    @property
     def done(self) -> str:
         """The steps that were done, in words: "gc.collect and malloc_trim"."""
         return " and ".join(STEP_WORDS[step.name] for step in self.steps)

@@ -29,6 +29,11 @@ _BLOCK_BYTES: Final = 2048.0
 """Python's objects take less each, as a rule; where more rises with each new block, blocks do not explain it. An interpreter that
 does not leak holds the same number of blocks at each floor: this asks for 10,000 more in 40 minutes of the slowest leak."""
 
+_SMALL_BLOCK_BYTES: Final = 100.0
+"""A block of the interpreter takes about so much, and 512 bytes at most: what is larger it asks of malloc. Where malloc itself has
+grown by most of the rise, and so much a block is a small part of it, blocks come along with what grows."""
+_SMALL_PART: Final = 0.25
+
 _KIND_WORDS: Final = {"heap": "malloc's heap and arenas", "file": "written pages of mapped files", "mapping": "other mappings"}
 
 
@@ -71,7 +76,12 @@ def _by_hooks(found: Found, watch: Watch, processes: int) -> tuple[LeakClass, Ev
     )
     if not risen or risen < 0:
         return None
-    if blocks is not None and blocks * _BLOCK_BYTES >= risen:
+    is_malloc = used is not None and held is not None and used >= _MOST * risen
+    if (
+        blocks is not None
+        and blocks * _BLOCK_BYTES >= risen
+        and not (is_malloc and blocks * _SMALL_BLOCK_BYTES < _SMALL_PART * risen)
+    ):
         text = (
             f"Python holds {blocks:,.0f} blocks more, one for each {size(risen / blocks)} of the rise (limit {size(_BLOCK_BYTES)})"
         )
@@ -80,6 +90,9 @@ def _by_hooks(found: Found, watch: Watch, processes: int) -> tuple[LeakClass, Ev
         return None
     if used >= _MOST * risen:
         text = f"malloc has {size(used)} more in use of {size(risen)} that the process has (limit half)"
+        if blocks is not None and blocks * _BLOCK_BYTES >= risen:
+            small = size(blocks * _SMALL_BLOCK_BYTES)
+            text = f"{text}; Python holds {blocks:,.0f} blocks more, some {small} by themselves: see what they refer to"
         return "native_heap", Evidence(text=text, metric=MALLOC_USED)
     if held >= _MOST * risen:
         text = f"malloc holds {size(held)} more and {size(used)} more are in use (limit half): it keeps what is freed, in fragments"
