@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
@@ -19,7 +19,7 @@ from aie_agent.sources.bpf.visit import Window, open_window
 from aie_agent.sources.process_tree import ProcessTree
 from aie_agent.sources.procfs import Procfs
 from aie_agent.stacks.native.standing import waiting_now
-from aie_agent.stacks.native.waits import LOCKS, WITHOUT_WORK, NativeWait, resolve
+from aie_agent.stacks.native.waits import NativeWait, resolve
 from aie_ebpf import prerequisites
 from aie_ebpf.lock_kinds import LOCK
 from aie_ebpf.messages import LockStack
@@ -131,7 +131,9 @@ def _seen(stacks: Sequence[LockStack], still: Sequence[LockStack], window: Windo
     fought = sorted(by_lock.keys() & waited.keys(), key=lambda lock: -waited[lock])
     standing = Counter((each.tgid, each.address) for each in still)
     stuck = {
-        lock: _is_lock(by_lock[lock]) for lock in by_lock if lock not in moved and _stands(by_lock[lock], standing[lock], is_open)
+        lock: any(way.is_lock for way in by_lock[lock])
+        for lock in by_lock
+        if lock not in moved and _stands(by_lock[lock], standing[lock], is_open)
     }
     locks = [
         *(_lock(lock, by_lock[lock], waiting_threads=waited[lock]) for lock in fought),
@@ -158,18 +160,14 @@ def _lock(
     )
 
 
-def _is_lock(ways: Iterable[NativeWait]) -> bool:
-    return any(LOCKS.match(way.leaf) for way in ways)
-
-
 def _stands(ways: Collection[NativeWait], threads: int, is_open: bool) -> bool:
     """Whether threads that did not move are worth telling: those at a lock, however few, and several that are at no place where
     threads have nothing to do. Python code that waits has its own lines. Without a window nobody knows, and all are told."""
-    if threads and _is_lock(ways):
+    if threads and any(way.is_lock for way in ways):
         return True
     if not is_open:
         return threads > 1
-    return threads > 1 and not all(way.by_python or WITHOUT_WORK.match(way.leaf) for way in ways)
+    return threads > 1 and not all(way.is_without_work for way in ways)
 
 
 def _moved(window: Window) -> tuple[Mapping[Address, float], set[Address]]:

@@ -53,6 +53,7 @@ def test_sentences(calls: tuple[str, ...], text: str) -> None:
         (*C, "python3.11:PyThread_acquire_lock_timed", "python3.11:_PyEval_EvalFrameDefault", "python3.11:main"),
         (*C, "libpython3.12.so.1.0:", "libpython3.12.so.1.0:_PyEval_EvalFrameDefault", "ext.so:run"),
         (*C, "libpython3.11.so.1.0:"),
+        (*C, "libpython3.11.so:PyThread_x", "_queue.cpython-311-x86_64-linux-gnu.so:get", "libpython3.11.so:_PyEval_x", "x.so:f"),
     ],
 )
 def test_python_code_that_waits_is_pythons(calls: tuple[str, ...]) -> None:
@@ -99,3 +100,24 @@ def test_a_thread_that_was_seen_in_two_ways_is_told_by_the_surer() -> None:
         assert found.text == "1 thread waits in pthread_mutex_lock, called by a.so (f+0x10)"
     (both,) = together([guess, stack(*C, "a.so:f", tid=2, end=End.CUT)])
     assert both.text == "2 threads wait in pthread_mutex_lock, called by a.so (f+0x10)"
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_lock", "is_without_work"),
+    [
+        ((*C, "a.so:f"), True, False),
+        (("libc.so.6:pthread_rwlock_wrlock", "a.so:f"), True, False),
+        (("static:__lll_lock_wait", "static:f"), True, False),
+        (("libc.so.6:pthread_cond_timedwait", "a.so:f"), False, True),
+        (("libc.so.6:sem_wait", "a.so:f"), False, True),
+        (("libc.so.6:pthread_join", "a.so:f"), False, True),
+        (("libgomp-a34b3233.so.1:", "libgomp-a34b3233.so.1:"), False, True),
+        (("libc.so.6:syscall", "libgomp.so.1:", "libgomp.so.1:"), False, True),
+        (("libc.so.6:syscall", "libtorch_cpu.so:thread_main", "libc.so.6:"), False, True),
+        (("libc.so.6:syscall", "a.so:lock"), False, False),
+        (("libc.so.6:", "a.so:main_thread_main"), False, False),
+    ],
+)  # fmt: skip
+def test_what_the_names_say_of_a_wait(calls: tuple[str, ...], is_lock: bool, is_without_work: bool) -> None:
+    (found,) = together([stack(*calls)])
+    assert (found.is_lock, found.is_without_work) == (is_lock, is_without_work)

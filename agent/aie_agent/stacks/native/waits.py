@@ -16,14 +16,16 @@ from aie_ebpf.mappings import PROC
 from aie_ebpf.messages import LockStack
 
 CALLERS_TOLD: Final = 3
-LOCKS: Final = re.compile(r"_*(?:pthread_(?:mutex|rwlock)_|mtx_(?:timed)?lock|lll_lock_wait)")
-"""What waits for a lock, by its name alone."""
-WITHOUT_WORK: Final = re.compile(r"_*(?:pthread_(?:cond|join|timedjoin|clockjoin)|cnd_|thrd_join|sem_)|gomp_|libgomp\b")
-"""Where threads have nothing to do: conditions, semaphores, the end of another thread, and OpenMP's workers."""
+_LOCKS: Final = re.compile(r"_*(?:pthread_(?:mutex|rwlock)_|mtx_(?:timed)?lock|lll_lock_wait)")
+_WITHOUT_WORK: Final = re.compile(
+    r"_*(?:pthread_(?:cond|join|timedjoin|clockjoin)|cnd_|thrd_join|sem_)"  # conditions, semaphores, the end of another thread
+    r"|gomp_|libgomp\b"  # OpenMP's workers
+    r"|thread_main$"  # pthreadpool's, which torch has
+)
 WITHIN_S: Final = 5.0
 """Most stacks take some hundredths of a second. Files made for it could take hours."""
 _RUNTIME: Final = re.compile(r"(?:libc|libpthread|ld)(?:-\d[\d.]*)?\.so|ld-linux|ld-musl|libc\.musl|\[vdso\]")
-_INTERPRETER: Final = re.compile(r"(?:lib)?python\d")
+_INTERPRETER: Final = re.compile(r"(?:lib)?python\d|_queue\.(?:cpython|abi3|so)")  # queues are Python's, whose workers idle there
 _EVALUATES: Final = ("_PyEval_", "PyEval_")
 
 
@@ -57,6 +59,18 @@ class NativeWait(NamedTuple):
     by_python: bool
     by: frozenset[By]
     end: End
+
+    @property
+    def is_lock(self) -> bool:
+        """Whether it is a lock by the name alone of the function that waits."""
+        return _LOCKS.match(self.leaf) is not None
+
+    @property
+    def is_without_work(self) -> bool:
+        """Whether threads wait like this that have nothing to do, and no lock is known by it; or Python code does, whose own lines
+        tell more."""
+        names = (self.leaf, *(each.function or each.module for each in self.callers[:1]))
+        return self.by_python or any(map(_WITHOUT_WORK.match, names))
 
     @property
     def text(self) -> str:
