@@ -32,7 +32,7 @@ MAX_SAMPLES: Final = 50_000
 """Most lines of one page worth reading: each takes half a kilobyte meanwhile. An engine with 64 replicas has 20,000."""
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
-_ANY_SIGN: Final = frozenset({"aie_engine_activation_mean"})
+_ANY_SIGN: Final = frozenset({"aie_engine_activation_mean", "aie_engine_canary_logprob_nats"})
 """Counters cannot be negative, nor can the engine's levels: counts, sizes, ratios and times."""
 _SUFFIXES: Final = ("_bucket", "_sum", "_count")
 

@@ -159,11 +159,13 @@ def test_what_cannot_be_negative() -> None:
     reading = read(
         'aie_engine_requests_running{model="m"} -7\naie_engine_generation_tokens_total{model="m"} -5\n'
         'aie_engine_kv_usage_ratio{model="m"} -0.0\naie_engine_activation_mean{model="m",layer="l"} -0.5\n'
+        'aie_engine_canary_logprob_nats{model="m",canary="c"} -2.5\n'
     )
     assert reading.refused == {"negative": 2}
     assert {point.name: point.value for point in reading.points} == {
         "aie_engine_kv_usage_ratio": 0.0,
         "aie_engine_activation_mean": -0.5,
+        "aie_engine_canary_logprob_nats": -2.5,
     }
 
 
