@@ -139,7 +139,7 @@ class Changes:
             kept = msgspec.convert(parts, _Kept)
         except msgspec.ValidationError as error:
             raise ValueError(f"not a list of changes: {error}") from error
-        self._noted.extend(_change(row) for row in kept.noted)
+        self._noted.extend([_change(row) for row in kept.noted])  # all of them, or none
         self._info, self._levels, self._drivers = dict(kept.info), dict(kept.levels), dict(kept.versions)
         self._salt = kept.salt or self._salt
         starts = {**{engine: [each] for engine, each in kept.arguments.items()}, **kept.starts}

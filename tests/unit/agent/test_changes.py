@@ -262,6 +262,20 @@ def test_neighbours_that_begin_to_be_busy() -> None:
     assert _told(changes, world) == ["train.py (8) began to use 1.7 CPUs"], "not at the first look, and once"
 
 
+def test_what_was_noted_of_a_neighbour_is_one_after_a_restart() -> None:
+    before, now_s = Changes(), CauseWorld().now_s
+    for look, busy in enumerate(((), tuple(Neighbour(8 + each, "cc1plus", 1.7, now_s) for each in range(3)))):
+        world = CauseWorld(neighbours=lambda busy=busy: busy)
+        world.now_s = now_s + look
+        before.observe(world.view, world.now_s)
+    after = Changes()
+    after.restore(json.loads(json.dumps(before.dump())))
+    assert _told(after, world) == _told(before, world)
+    assert len(_told(after, world)) == 2
+    with pytest.raises(ValueError, match="not a list of changes"):
+        Changes().restore([["yesterday", "e", "x"]])
+
+
 def test_neighbours_stand_beside_an_engine_that_lacks_cpu() -> None:
     world = CauseWorld(neighbours=lambda: (Neighbour(8, "train.py", 1.7, 0.0),))
     world.live(20, {"aie_process_run_queue_seconds_total engine=e": 1.5, "aie_process_cpu_seconds_total engine=e mode=user": 0.5})
