@@ -2,8 +2,8 @@
 
 A parent changes only when it ends. So what was read holds while both live, and whoever is told is asked again, by a file that
 tells its age, too. A parent that ended may stay as a zombie, and its children have another by then: who has children is asked at
-each look whether it lives. Missed is who got, between two looks, the number of another that was there at both: with looks 5 s apart and
-the fewest numbers that a kernel has (32768) that takes 6500 forks a second.
+each look whether it lives. Missed is who got, between two looks, the number of another that was there at both: with looks 5 s
+apart and the fewest numbers that a kernel has (32768) that takes 6500 forks a second.
 """
 
 from __future__ import annotations
