@@ -60,9 +60,10 @@ class CanaryWatch:
     """Of one canary and version of its model. Not thread-safe; time is an argument."""
 
     def __init__(self, begun_s: float, floor: float) -> None:
-        """`floor` in nats. `begun_s` is kept, and tells which levels an operator no longer holds for right."""
+        """`floor` in nats, `FLOOR_NATS` where it can be none. `begun_s` is kept, and tells which levels an operator no longer
+        holds for right."""
         self.begun_s = begun_s
-        self.floor = floor
+        self.floor = floor_of(floor)
         self.learnt: list[float] = []
         self.runs = 0
         self.last: float | None = None
@@ -139,7 +140,7 @@ class CanaryWatch:
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> CanaryWatch:
         """Raises ValueError for what `dump` did not give."""
-        watch = cls(number(state, "begun_s"), floor_of(number(state, "floor")))
+        watch = cls(number(state, "begun_s"), number(state, "floor"))
         watch.learnt = numbers(state, "learnt", LEARNT - 1)
         watch.runs, watch.seen_s = integer(state, "runs"), number(state, "seen_s")
         watch.level, watch.limit = number_or_none(state, "level"), number_or_none(state, "limit")
