@@ -156,7 +156,7 @@ async def engine_seen(agent_url: str) -> None:
     async with aiohttp.ClientSession() as client:
         for _ in range(100):
             async with client.get(f"{agent_url}/api/v1/snapshot") as answer:
-                engines = (await answer.json())["engines"]
+                engines = (await answer.json())["engines"] if answer.status == 200 else ()  # before its first look it has none
             if any(engine["name"] == ENGINE_NAME and engine["state"] == "up" and engine["metrics_from"] for engine in engines):
                 return
             await asyncio.sleep(0.1)

@@ -42,6 +42,8 @@ def start_demo(tmp_path: Path, marker: str) -> tuple[subprocess.Popen[bytes], Pa
             stdout=file,
             stderr=subprocess.STDOUT,
             env=os.environ | {"HEADLESS": "1", "AIE_TEST_MARKER": marker},
+            # A shell has what it starts in the background ignore Ctrl-C, and so would what that starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     return process, output
 
