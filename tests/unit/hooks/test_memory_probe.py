@@ -50,7 +50,7 @@ def cyclic(megabytes: int) -> Iterator[None]:
     """Memory in a cycle that nobody can reach, and that no collection has found yet. Mapped: malloc might retain what is freed."""
     was_enabled = gc.isenabled()
     gc.disable()
-    area = mmap.mmap(-1, megabytes * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area = mmap.mmap(-1, megabytes * MB or mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for page in range(0, len(area), mmap.PAGESIZE):
         area[page] = 1
     cycle: list[Any] = [area]
