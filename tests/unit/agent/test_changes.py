@@ -291,6 +291,14 @@ def test_a_configuration_that_is_another_has_another_version_and_shows_nothing()
 
 
 @pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
 def burner() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.DEVNULL)
     yield process
@@ -298,7 +306,9 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_process_that_burns_cpu_is_seen_and_one_that_sleeps_or_is_an_engines_is_not(burner: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_burns_cpu_is_seen_and_one_that_sleeps_or_is_an_engines_is_not(
+    burner: subprocess.Popen[bytes], sleeper: subprocess.Popen[bytes]
+) -> None:
     """Real processes. How much a busy one gets depends on the host: a little is enough, and is waited for by the kernel's count."""
     engines: set[int] = set()
     source = NeighbourSource(Procfs(), lambda: engines, busy_cores=0.02)
@@ -311,7 +321,7 @@ def test_a_process_that_burns_cpu_is_seen_and_one_that_sleeps_or_is_an_engines_i
     asyncio.run(source.collect(now_s))
     busy = {each.tgid: each for each in source.busy()}
     assert burner.pid in busy
-    assert os.getppid() not in busy, "it waits for this test"
+    assert sleeper.pid not in busy
     assert busy[burner.pid].command == os.path.basename(sys.executable), "its arguments are its owner's business"
     assert busy[burner.pid].since_s <= now_s
     engines.add(burner.pid)
