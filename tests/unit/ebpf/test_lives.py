@@ -72,15 +72,25 @@ def test_a_process_whose_main_thread_alone_has_ended_lives() -> None:
         assert lives.ended() == {process.pid}
 
 
+def pidfds() -> int:
+    """How many this process has; other descriptors may come and go with what other tests left to be collected."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{descriptor}") == "anon_inode:[pidfd]"
+    return found
+
+
 def test_descriptors_are_given_back() -> None:
     lives = Lives()
     with sleeper() as process:
-        before = os.listdir("/proc/self/fd")
+        before = pidfds()
         for _ in range(3):
             lives.begin(process.pid, began(process.pid))
+            assert pidfds() == before + 1
             lives.end(process.pid)
             lives.end(process.pid)
-        assert os.listdir("/proc/self/fd") == before
+        assert pidfds() == before
 
 
 WITHOUT_DESCRIPTORS = """
