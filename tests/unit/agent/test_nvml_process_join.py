@@ -86,6 +86,19 @@ def test_a_process_is_joined_to_its_engine_by_tgid_and_to_its_container_and_pod_
     assert world.value("aie_gpu_orphan_processes", gpu="0") == 0
 
 
+def test_a_stranger_s_arguments_are_not_shown(world: World) -> None:
+    secret = "/opt/venv/bin/python\0train.py\0--api-key\0sk-secret\0"
+    for tgid in (200, 300):
+        world.process(tgid, parent=100 if tgid == 300 else 1)
+        world.proc.write(f"{tgid}/cmdline", secret)
+    world.look(1.0, [context(100), context(200), context(300)])
+    assert [(each.engine, each.command) for each in world.joiner.rows(0)] == [
+        ("vllm", "proc-100"),
+        (None, "python"),
+        ("vllm", "/opt/venv/bin/python train.py --api-key sk-secret"),
+    ]
+
+
 def test_workers_of_an_engine_are_its_own(world: World) -> None:
     world.process(101, parent=100)
     world.process(102, parent=101)

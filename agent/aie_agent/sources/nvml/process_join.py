@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from aie_agent.identity import Engines
 from aie_agent.namesakes import ProcessId
+from aie_agent.neighbour import program_name
 from aie_agent.samples import Point
 from aie_agent.sources import procfs_text as text
 from aie_agent.sources.containers import pod_uid
@@ -278,6 +279,14 @@ def _parent(seen: Mapping[int, _Seen], pid: int) -> int | None:
     return None if each is None else each.parent_tgid
 
 
+def _shown(row: _Row) -> str:
+    """The command line of an engine's process. Of a stranger's the program alone, as of a neighbour: what stands in its arguments is
+    its owner's business."""
+    if row.known is None:
+        return ""
+    return row.known.command if row.engine is not None else program_name(row.known.command)
+
+
 def _processes(rows: Sequence[_Row], gpu: int) -> tuple[GpuProcess, ...]:
     mine = sorted(
         (row for row in rows if row.gpu.number == gpu), key=lambda row: (-(row.context.memory_bytes or 0), row.context.pid)
@@ -285,7 +294,7 @@ def _processes(rows: Sequence[_Row], gpu: int) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
             tgid=row.context.pid,
-            command=row.known.command if row.known else "",
+            command=_shown(row),
             engine=row.engine,
             orphan=row.orphan,
             kind=row.context.kind,
