@@ -280,8 +280,8 @@ def _parent(seen: Mapping[int, _Seen], pid: int) -> int | None:
 
 
 def _shown(row: _Row) -> str:
-    """The command line of an engine's process. Of a stranger's the program alone, as of a neighbour: what stands in its arguments is
-    its owner's business."""
+    """The command line of an engine's process. Of a stranger's the program alone, as of a neighbour: what stands in its arguments
+    is its owner's business."""
     if row.known is None:
         return ""
     return row.known.command if row.engine is not None else program_name(row.known.command)
