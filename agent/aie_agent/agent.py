@@ -64,7 +64,7 @@ from aie_agent.stacks.shown import LinedProbes, for_causes, fought, page, stuck
 from aie_agent.stacks.waiting import Address
 from aie_agent.state import SAVE_EVERY_S, StateFile
 from aie_agent.store import Store
-from aie_telemetry.api import StacksPage
+from aie_telemetry.api import Finding, Snapshot, StacksPage
 
 log = logging.getLogger(__name__)
 
@@ -276,10 +276,13 @@ class Agent:
         self._store.retire("aie_finding", now_s)
         self._store.evict(now_s)
         self._otlp.tick(self._store.everything, now_s)
+        await self._http.publish(functools.partial(self._snapshot, findings))
+
+    def _snapshot(self, findings: tuple[Finding, ...]) -> Snapshot:
+        """As things are now, but for the findings, which are those of the last tick."""
+        now_s = self._clock()
         events = self._events.newest(EVENTS_SHOWN, is_current)  # what holds stands among the findings
-        await self._http.publish(
-            self._snapshots.build(now_s, time.time(), findings, events, self._drift(self._engines.names(), now_s))
-        )
+        return self._snapshots.build(now_s, time.time(), findings, events, self._drift(self._engines.names(), now_s))
 
     def _view(self, now_s: float) -> View:
         return View(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -35,8 +36,26 @@ class ListenError(Exception):
     """The HTTP server cannot listen where it should: one line that says why."""
 
 
+class _Published:
+    """One tick's snapshot, built and encoded when it is first asked for."""
+
+    def __init__(self, build: Callable[[], api.Snapshot]) -> None:
+        self._build = build
+
+    @functools.cached_property
+    def snapshot(self) -> api.Snapshot:
+        """As it was at the first look."""
+        return self._build()
+
+    @functools.cached_property
+    def encoded(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self.snapshot)
+
+
 class HttpServer:
-    """Serves what the agent's once-a-second tick prepared. `publish` hands a new snapshot to the API and all streams.
+    """Serves what the agent's once-a-second tick found. `publish` makes a new snapshot the one of the API and of all streams; it is
+    built and encoded when the first of them asks, so that nobody's costs nothing.
 
     `more_pages` are other pages of metrics, by path; `stacks` are those that were taken last of an engine. `render_openmetrics` is
     the page for those who ask for OpenMetrics.
@@ -57,8 +76,7 @@ class HttpServer:
         self._pages = {"/metrics": render_page, **(more_pages or {})}
         self._openmetrics = {"/metrics": render_openmetrics} if render_openmetrics is not None else {}
         self._runbooks = aie_alerts.pages()
-        self._snapshot: api.Snapshot | None = None
-        self._encoded = b""
+        self._published: _Published | None = None
         self._changed = asyncio.Condition()
         self._closing = False
         self._runner: web.AppRunner | None = None
@@ -110,10 +128,9 @@ class HttpServer:
         for (path, code), count in self.requests.items():
             yield "aie_agent_http_requests_total", (path, str(code)), float(count)
 
-    async def publish(self, snapshot: api.Snapshot) -> None:
-        """Makes a snapshot the current one."""
-        self._encoded = msgspec.json.encode(snapshot)
-        self._snapshot = snapshot
+    async def publish(self, build: Callable[[], api.Snapshot]) -> None:
+        """Makes what `build` gives the current snapshot. It is called once at most, and never after the next was published."""
+        self._published = _Published(build)
         async with self._changed:
             self._changed.notify_all()
 
@@ -153,25 +170,26 @@ class HttpServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        if self._snapshot is None:
+        if self._published is None:
             return _error(503, "no collection has ended yet")
         return web.Response(text="ok\n")
 
     async def _get_snapshot(self, _: web.Request) -> web.Response:
-        if self._snapshot is None:
+        if self._published is None:
             return _error(503, "no collection has ended yet")
-        return web.Response(body=self._encoded, content_type="application/json")
+        return web.Response(body=self._published.encoded, content_type="application/json")
 
     async def _findings(self, _: web.Request) -> web.Response:
-        if self._snapshot is None:
+        if self._published is None:
             return _error(503, "no collection has ended yet")
-        snapshot = self._snapshot
+        snapshot = self._published.snapshot
         return _json(api.Findings(version=api.VERSION, time_s=snapshot.time_s, findings=snapshot.findings))
 
     async def _events(self, _: web.Request) -> web.Response:
-        if self._snapshot is None:
+        if self._published is None:
             return _error(503, "no collection has ended yet")
-        return _json(api.Events(version=api.VERSION, time_s=self._snapshot.time_s, events=self._kept_events()))
+        time_s = self._published.snapshot.time_s
+        return _json(api.Events(version=api.VERSION, time_s=time_s, events=self._kept_events()))
 
     async def _stacks(self, request: web.Request) -> web.Response:
         engine = request.query.get("engine")
@@ -193,7 +211,7 @@ class HttpServer:
     async def _series(self, request: web.Request) -> web.Response:
         name = request.query.get("name")
         engine = request.query.get("engine")
-        time_s = self._snapshot.time_s if self._snapshot else 0.0
+        time_s = self._published.snapshot.time_s if self._published else 0.0
         names = self._store.names() if name is None else [name]
         found = [
             series for each in names for series in self._store.all(each) if engine is None or ("engine", engine) in series.tags
@@ -212,15 +230,15 @@ class HttpServer:
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
             await response.prepare(request)
-            sent: api.Snapshot | None = None
+            sent: _Published | None = None
             while not self._closing:
-                if self._snapshot is not None and self._snapshot is not sent:
-                    sent = self._snapshot
-                    event = b"event: snapshot\ndata: " + self._encoded + b"\n\n"
+                if self._published is not None and self._published is not sent:
+                    sent = self._published
+                    event = b"event: snapshot\ndata: " + sent.encoded + b"\n\n"
                     await asyncio.wait_for(response.write(event), SEND_TIMEOUT_S)
                 async with self._changed:
                     # Looked at under the lock: a snapshot published during the write must not be waited past.
-                    if self._snapshot is sent and not self._closing:
+                    if self._published is sent and not self._closing:
                         await self._changed.wait()
         except (ConnectionError, TimeoutError):
             if request.transport is not None:

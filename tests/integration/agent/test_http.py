@@ -6,6 +6,7 @@ import asyncio
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -88,7 +89,7 @@ async def test_before_the_first_collection(running: Running) -> None:
 
 
 async def test_snapshot_and_findings(running: Running) -> None:
-    await running.server.publish(snapshot())
+    await running.server.publish(snapshot)
     assert (await running.get("/readyz"))[0] == 200
     status, body = await running.get("/api/v1/snapshot")
     assert status == 200
@@ -97,8 +98,35 @@ async def test_snapshot_and_findings(running: Running) -> None:
     assert msgspec.json.decode(body, type=api.Findings).findings == ()
 
 
+async def test_a_snapshot_is_built_once_and_only_when_somebody_asks(running: Running) -> None:
+    built: list[float] = []
+
+    def build(time_s: float) -> api.Snapshot:
+        built.append(time_s)
+        return snapshot(time_s)
+
+    for time_s in (1.0, 2.0):
+        await running.server.publish(partial(build, time_s))
+    assert (await running.get("/readyz"))[0] == 200
+    assert (await running.get("/metrics"))[0] == 200
+    assert built == []
+    for path in ("/api/v1/snapshot", "/api/v1/findings", "/api/v1/events", "/api/v1/snapshot"):
+        assert (await running.get(path))[0] == 200
+    assert built == [2.0]
+
+
+async def test_a_snapshot_that_cannot_be_built_is_an_error_of_who_asks(running: Running) -> None:
+    async def asked() -> int:
+        return (await running.get("/api/v1/snapshot"))[0]
+
+    await running.server.publish(lambda: snapshot(1 / 0))
+    assert await asked() == 500
+    await running.server.publish(snapshot)
+    assert await asked() == 200
+
+
 async def test_all_events_that_are_kept(running: Running) -> None:
-    await running.server.publish(snapshot())
+    await running.server.publish(snapshot)
     status, body = await running.get("/api/v1/events")
     assert status == 200
     assert msgspec.json.decode(body, type=api.Events) == api.Events(version=api.VERSION, time_s=NOW_S, events=(OOM,))
@@ -156,12 +184,12 @@ async def test_garbage_on_the_socket_leaves_the_server_alive(running: Running) -
 
 
 async def test_stream_sends_each_snapshot(running: Running) -> None:
-    await running.server.publish(snapshot(1.0))
+    await running.server.publish(lambda: snapshot(1.0))
     async with running.client.get(running.url + "/api/v1/stream") as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         for time_s in (1.0, 2.0, 3.0):
             if time_s > 1.0:
-                await running.server.publish(snapshot(time_s))
+                await running.server.publish(partial(snapshot, time_s))
             assert await answer.content.readline() == b"event: snapshot\n"
             data = await answer.content.readline()
             assert msgspec.json.decode(data.removeprefix(b"data: "), type=api.Snapshot).time_s == time_s
@@ -175,7 +203,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_streams_end_with_their_reader_and_with_the_server(running: Running) -> None:
-    await running.server.publish(snapshot())
+    await running.server.publish(snapshot)
     async with running.client.get(running.url + "/api/v1/stream") as answer:
         await answer.content.readline()
         assert running.server.streams == 1
@@ -188,7 +216,7 @@ async def test_streams_end_with_their_reader_and_with_the_server(running: Runnin
 
 async def test_too_many_streams_are_refused(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_STREAMS", 1)
-    await running.server.publish(snapshot())
+    await running.server.publish(snapshot)
     async with running.client.get(running.url + "/api/v1/stream") as first:
         await first.content.readline()
         status, _ = await running.get("/api/v1/stream")
@@ -206,7 +234,7 @@ async def test_a_reader_that_takes_nothing_is_dropped(running: Running, monkeypa
     count = 0
     while running.server.streams:
         count += 1
-        await running.server.publish(msgspec.structs.replace(big, time_s=float(count)))
+        await running.server.publish(partial(msgspec.structs.replace, big, time_s=float(count)))
         await asyncio.sleep(0.01)
     client.close()
 

@@ -58,7 +58,7 @@ def agent(*engines: api.Engine) -> Iterator[str]:
 
     async def open_() -> int:
         port = await server.start(Address("127.0.0.1:0"))
-        await server.publish(snapshot)
+        await server.publish(lambda: snapshot)
         return port
 
     try:
