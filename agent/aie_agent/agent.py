@@ -30,7 +30,7 @@ from aie_agent.outputs.dcgm import DcgmPage
 from aie_agent.outputs.drift_files import DriftFiles
 from aie_agent.outputs.finding_lines import FindingLines
 from aie_agent.outputs.gpu_since import Since
-from aie_agent.outputs.gpus import gpus
+from aie_agent.outputs.gpus import GpuRows
 from aie_agent.outputs.http import HttpServer
 from aie_agent.outputs.otlp import build as otlp
 from aie_agent.outputs.probe_requests import ProbeRequests
@@ -145,11 +145,7 @@ class Agent:
         self._native = NativeEvidence(self._probes.lock_stacks, float(config.store.retention), self._clock)
         lined = LinedProbes(self._probes, self._stacks.of, self._native.sentences)
         self._locks = lined.locks
-        gpu_since = Since()
-        # Both the analysis and the snapshot of a tick look at them.
-        self._gpus = functools.lru_cache(maxsize=1)(
-            lambda now_s: gpus(self._store, now_s, float(config.store.window), self._nvml, gpu_since)
-        )
+        self._gpus = GpuRows(self._store, float(config.store.window), self._nvml, Since())
         about = About(version(DISTRIBUTION), os.uname().nodename, os.uname().release, self._clock())
         self._snapshots = SnapshotBuilder(
             self._store,
@@ -159,7 +155,7 @@ class Agent:
             about,
             float(config.store.window),
             self._discovered,
-            self._gpus,
+            self._gpus.rows,
             lambda engine: None if self._nvml is None else self._nvml.engine_note(engine),
             lined,
         )
@@ -249,7 +245,7 @@ class Agent:
         """What happens once a second: engines that went are noted, analysis runs, outputs get the new state."""
         now_s = self._clock()
         self._watch.look(now_s)
-        for engine in self._engines.prune(now_s):
+        for engine in self._engines.prune(now_s, self._processes.just_read()):
             log.warning("engine %s has no process left", engine)
         self._recalled.update(self._engines, now_s)
         # Each time: what was on its way when the last process went must not make it look alive again.
@@ -268,7 +264,8 @@ class Agent:
         self._lines.update(findings, now_s)
         await self._drift_files.update(self._values, findings, now_s)
         self._maps.follow({each.subject for each in findings if each.cause == LEAK} & set(self._engines.names()))
-        await asyncio.to_thread(self._probe_requests.update, findings, self._engines.names(), self._aliases, now_s)
+        if self._probe_requests.is_on:
+            await asyncio.to_thread(self._probe_requests.update, findings, self._engines.names(), self._aliases, now_s)
         self._store.apply(as_batch(findings, self._diagnosis.points(now_s), now_s))
         if now_s - self._saved_s >= SAVE_EVERY_S:
             await asyncio.to_thread(self._state.write, self._remembered(now_s))
@@ -289,13 +286,13 @@ class Agent:
             store=self._store,
             engines=self._engines.names(),
             state=self._engines.state,
-            processes=self._process_states,
+            processes=functools.cache(self._process_states),
             unanswered_since_s=self._unanswered_since_s,
             progress=self._discovered.progress,
             limits=Limits(hung_after_s=self._config.findings.hung_after),
             stacks=self._stacks_of,
             locks=self._locks,
-            gpus=lambda: self._gpus(now_s),
+            gpus=functools.cache(lambda: self._gpus.rows(now_s, for_people=False)),
             drivers=self._drivers,
             sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_success_s) for each in self._runners.health],
             events=self._events.newest(without=is_finding),

@@ -12,7 +12,7 @@ And two engines may announce one name, if only because both took the default: se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal
@@ -325,8 +325,9 @@ class Engines:
         """Names under which nothing may be current: of engines that are down, and those that the configuration replaced."""
         return [name for name in self._entries if self.state(name) == "down"] + list(self._aliases)
 
-    def prune(self, now_s: float) -> list[str]:
-        """Forgets processes that ended, and returns the engines that lost their last one just now.
+    def prune(self, now_s: float, alive: Collection[ProcessId] = ()) -> list[str]:
+        """Forgets processes that ended, and returns the engines that lost their last one just now. Those that were seen `alive` since
+        the call before are not looked at again.
 
         An engine stays when it is down, since that is what people want to see. One that the configuration does not name is
         forgotten after an hour, or after five minutes of silence if no process of it was ever seen: names cannot fill the table.
@@ -334,7 +335,7 @@ class Engines:
         went_down = []
         self.namesakes.prune()
         for name, entry in list(self._entries.items()):
-            entry.processes = {p for p in entry.processes if self._start_ticks(p.tgid) == p.start_ticks}
+            entry.processes = {p for p in entry.processes if p in alive or self._start_ticks(p.tgid) == p.start_ticks}
             if entry.declared or entry.declared_s is None:
                 entry.declared, entry.declared_s = False, now_s
             if entry.processes or not entry.ever_alive:

@@ -108,6 +108,8 @@ class Store:
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.accepted: Counter[str] = Counter()
         self.shadowed = 0
+        self.layout = 0
+        """Another number whenever a series came, went, or got another name: until then there are the same."""
 
     @property
     def size(self) -> int:
@@ -268,6 +270,7 @@ class Store:
         return True
 
     def _keep(self, series: AnySeries) -> None:
+        self.layout += 1
         self._count(series, _weight(series))
         self._series[series.name, series.tags] = series
         self._by_name.setdefault(series.name, {})[series.tags] = series
@@ -307,6 +310,7 @@ class Store:
             del self._held[series.source]
 
     def _remove(self, series: AnySeries) -> None:
+        self.layout += 1
         self._count(series, -_weight(series))
         del self._series[series.name, series.tags]
         named = self._by_name[series.name]

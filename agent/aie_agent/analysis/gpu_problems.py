@@ -187,5 +187,5 @@ def _recent(live: Live, metric: str, start_s: float) -> dict[float, float]:
 
 
 def _value(live: Live, metric: str, **labels: str) -> float | None:
-    series = live.get(metric, {}).get(tuple(sorted(labels.items())))
+    series = live.get(metric, {}).get(tuple(sorted(labels.items())) if labels else ())
     return None if series is None else series.value

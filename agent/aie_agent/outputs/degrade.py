@@ -53,6 +53,11 @@ class DegradeFile:
         self._renewal = Renewal()
         self._complained = False
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is written at all."""
+        return self._path is not None
+
     def update(self, findings: Sequence[Finding], now_s: float) -> None:
         """The findings that hold now, seconds since the epoch."""
         untrusted = None if self._path is None else self._renewal.due(findings, now_s)

@@ -32,7 +32,8 @@ class DriftFiles:
         self._position, arrived = values.since(self._position)
         self._recorder.take(arrived)
         self.webhook.update(findings, now_s)
-        await asyncio.to_thread(self._degrade.update, findings, now_s)
+        if self._degrade.is_on:
+            await asyncio.to_thread(self._degrade.update, findings, now_s)
         self._now_s = now_s
         if self._recorder.is_on and not 0.0 <= now_s - self._written_s < _WRITE_EVERY_S:
             self._written_s = now_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
@@ -102,27 +101,58 @@ def gpus(
     store: Store, now_s: float, window_s: float, details: Details | None = None, since: Since | None = None
 ) -> tuple[api.Gpu, ...]:
     """Every GPU that is there or should be, by index. Without `since` it is not known how long anything holds."""
-    found = {int(index): live for index, live in _by_gpu(store, now_s).items() if index.isdecimal() and "aie_gpu_up" in live}
-    rows = [
-        _with_since(_gpu(index, live, _without(found, index), now_s, window_s, details), now_s, since)
-        for index, live in found.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: row.index))
+    return GpuRows(store, window_s, details, since).rows(now_s)
 
 
-def _by_gpu(store: Store, now_s: float) -> dict[str, dict[str, dict[Tags, Series]]]:
+class GpuRows:
+    """Every GPU that is there or should be, at each look. Which series are whose is found out when a series came or went, and not
+    at each. Without `since` it is not known how long anything holds."""
+
+    def __init__(self, store: Store, window_s: float, details: Details | None = None, since: Since | None = None) -> None:
+        self._store = store
+        self._window_s = window_s
+        self._details = details
+        self._since = since
+        self._layout = -1
+        self._grouped: dict[str, dict[str, dict[Tags, Series]]] = {}
+
+    def rows(self, now_s: float, *, for_people: bool = True) -> tuple[api.Gpu, ...]:
+        """By index. Rates and histories, of which no cause makes anything, are only `for_people`."""
+        live_by_gpu = self._current(now_s)
+        found = {int(index): live for index, live in live_by_gpu.items() if index.isdecimal() and "aie_gpu_up" in live}
+        rows = []
+        for index in sorted(found):
+            row = _gpu(index, found[index], _without(found, index), now_s, self._details)
+            if for_people and row.up:
+                row = msgspec.structs.replace(row, **_courses(found[index], now_s, self._window_s))
+            rows.append(_with_since(row, now_s, self._since))
+        return tuple(rows)
+
+    def _current(self, now_s: float) -> Mapping[str, Live]:
+        """Series that still count, by GPU."""
+        if self._layout != self._store.layout:
+            self._layout, self._grouped = self._store.layout, _by_gpu(self._store)
+        return {
+            gpu: {
+                name: current
+                for name, named in all_series.items()
+                if (current := {rest: series for rest, series in named.items() if series.valid_until_s >= now_s})
+            }
+            for gpu, all_series in self._grouped.items()
+        }
+
+
+def _by_gpu(store: Store) -> dict[str, dict[str, dict[Tags, Series]]]:
     found: dict[str, dict[str, dict[Tags, Series]]] = {}
     for name in _NAMES:
         for series in store.scalars(name):
-            if series.valid_until_s >= now_s:
-                gpu, rest = _whose(series.tags)
-                found.setdefault(gpu, {}).setdefault(name, {})[rest] = series
+            gpu, rest = _whose(series.tags)
+            found.setdefault(gpu, {}).setdefault(name, {})[rest] = series
     return found
 
 
-@functools.lru_cache(maxsize=4096)
 def _whose(tags: Tags) -> tuple[str, Tags]:
-    """A GPU's index, and the other labels: the same at every look."""
+    """A GPU's index, and the other labels."""
     return dict(tags).get("gpu", ""), tuple(tag for tag in tags if tag[0] != "gpu")
 
 
@@ -130,7 +160,7 @@ def _without(found: Mapping[int, Live], index: int) -> list[Live]:
     return [live for other, live in found.items() if other != index]
 
 
-def _gpu(index: int, live: Live, others: Others, now_s: float, window_s: float, details: Details | None) -> api.Gpu:
+def _gpu(index: int, live: Live, others: Others, now_s: float, details: Details | None) -> api.Gpu:
     up_tags, up = next(iter(live["aie_gpu_up"].items()))
     info = dict(next(iter(live.get("aie_gpu_info", {})), ()))
     is_up = up.value == 1
@@ -147,7 +177,7 @@ def _gpu(index: int, live: Live, others: Others, now_s: float, window_s: float, 
         xids=_xids(live),
         problems=tuple(fault.text for fault in wrong),
         faults=wrong,
-        **(_values(live, now_s, window_s) if is_up else {}),  # type: ignore[arg-type]
+        **(_values(live) if is_up else {}),  # type: ignore[arg-type]
         processes=details.processes(index) if details and is_up else (),
     )
 
@@ -165,17 +195,12 @@ def _with_since(gpu: api.Gpu, now_s: float, since: Since | None) -> api.Gpu:
     )
 
 
-def _values(live: Live, now_s: float, window_s: float) -> dict[str, object]:
+def _values(live: Live) -> dict[str, object]:
     """The fields that a GPU has only while it answers."""
     values: dict[str, object] = {field: _level(live, metric, tags) for field, (metric, tags) in _LEVELS.items()}
     for field, (metric, tags) in _WHOLE.items():
         value = _level(live, metric, tags)
         values[field] = None if value is None else int(value)
-    for field, (metric, tags) in _RATES.items():
-        series = live.get(metric, {}).get(tags)
-        values[field] = None if series is None else rate([series], now_s - window_s, now_s)
-    for field, metric in _HISTORIES.items():
-        values[field] = level_history(list(live.get(metric, {}).values()), now_s, HISTORY_POINTS, HISTORY_STEP_S)
     for field, metric in _FLAGS.items():
         flag = _level(live, metric, ())
         values[field] = None if flag is None else flag == 1
@@ -183,10 +208,20 @@ def _values(live: Live, now_s: float, window_s: float) -> dict[str, object]:
         "unified_memory": _level(live, "aie_gpu_memory_unified", ()) == 1,
         "clock_events": tuple(_clock_events(live)),
         **{field: _by_label(live, metric, label) for field, (metric, label) in _BY_LABEL.items()},
-        "throttled_ratio": _throttled(live, now_s, window_s),
         "mig_instances": tuple(f"{tags['mig']} {tags['profile']}".strip() for tags in map(dict, live.get("aie_gpu_mig_info", {}))),
         "mig": tuple(_mig(live)),
     }
+
+
+def _courses(live: Live, now_s: float, window_s: float) -> dict[str, object]:
+    """The fields that look back."""
+    courses: dict[str, object] = {"throttled_ratio": _throttled(live, now_s, window_s)}
+    for field, (metric, tags) in _RATES.items():
+        series = live.get(metric, {}).get(tags)
+        courses[field] = None if series is None else rate([series], now_s - window_s, now_s)
+    for field, metric in _HISTORIES.items():
+        courses[field] = level_history(list(live.get(metric, {}).values()), now_s, HISTORY_POINTS, HISTORY_STEP_S)
+    return courses
 
 
 def _level(live: Live, metric: str, tags: Tags) -> float | None:

@@ -79,6 +79,7 @@ class ProcessSource:
         self._groups: dict[tuple[str, _Series], MonotonicSum[str]] = {}
         self._rows: dict[str, list[ProcessRow]] = {}
         self._notes: dict[str, str] = {}
+        self._just_read: Set[ProcessId] = frozenset()
 
     def rows(self, engine: str) -> list[ProcessRow]:
         """The live processes of an engine as of the last collection, by tgid."""
@@ -87,6 +88,11 @@ class ProcessSource:
     def note(self, engine: str) -> str | None:
         """What could not be seen of an engine at the last collection, in one line."""
         return self._notes.get(engine)
+
+    def just_read(self) -> Set[ProcessId]:
+        """The processes that lived at the collection that ended since the last call, empty where none did."""
+        read, self._just_read = self._just_read, frozenset()
+        return read
 
     async def collect(self, now_s: float) -> Batch:
         """Reads the processes in a thread. Raises SourceError where there is no /proc."""
@@ -119,7 +125,7 @@ class ProcessSource:
                 problems.append("processes of other users are hidden from the agent (/proc is mounted with hidepid)")
             if problems:
                 notes[engine.name] = "; ".join(problems)
-        self._rows, self._notes = rows, notes
+        self._rows, self._notes, self._just_read = rows, notes, frozenset(by_process)
         self._forget({engine.name for engine in engines})
         return points
 

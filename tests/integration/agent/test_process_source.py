@@ -179,6 +179,16 @@ class TestComingAndGoing:
         watched.tree.process(10, start=77_777, anon_kib=9999)
         assert value(await watched.after(1), "aie_engine_up", engine="e") == 0
 
+    async def test_who_lived_at_a_collection_is_told_once(self, watched: Watched) -> None:
+        watched.tree.process(10)
+        watched.tree.process(11)
+        watched.declare("e", 10, 11)
+        assert watched.source.just_read() == set()
+        watched.tree.end(11)
+        await watched.after(1.0)
+        assert {each.tgid for each in watched.source.just_read()} == {10}
+        assert watched.source.just_read() == set(), "no collection since"
+
     async def test_a_zombie_is_gone(self, watched: Watched) -> None:
         watched.tree.process(10)
         watched.declare("e", 10)

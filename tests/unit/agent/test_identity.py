@@ -56,6 +56,19 @@ def test_a_reused_tgid_is_another_process() -> None:
     assert engines.processes("b") == [ProcessId(10, 77)]
 
 
+def test_who_was_just_seen_alive_is_not_looked_at_again() -> None:
+    looked: list[int] = []
+    alive = {10: 5, 11: 6, 12: 7}
+    engines = Engines(lambda tgid: looked.append(tgid) or alive.get(tgid))  # type: ignore[func-returns-value]
+    for tgid in alive:
+        engines.declare("a", Origin.STATSD, tgid)
+    looked.clear()
+    del alive[12]
+    assert engines.prune(0.0, {ProcessId(10, 5), ProcessId(11, 99)}) == []
+    assert sorted(looked) == [11, 12], "the one of another start time is another process"
+    assert engines.processes("a") == [ProcessId(10, 5), ProcessId(11, 6)]
+
+
 def test_states() -> None:
     engines, host = make(t10=5)
     assert engines.state("a") == "unknown"
