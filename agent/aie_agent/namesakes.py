@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_NAMES: Final = 256
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ProcessId:
+class ProcessId(NamedTuple):
     """A process for as long as it lives: `start_ticks` is field 22 of /proc/TGID/stat, clock ticks after boot."""
 
     tgid: int

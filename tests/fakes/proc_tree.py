@@ -9,7 +9,7 @@ from pathlib import Path
 # A whole line of a real /proc/PID/stat behind the name; {} are the fields that tests choose.
 _STAT = (
     "{tgid} ({comm}) {state} {parent} 1 1 0 -1 4194560 500 0 {major_faults} 0 {user} {system} 0 0 20 0 {threads} 0 {start} 100000 "
-    "900 18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+    "{rss} 18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
 )
 _STATUS = """Name:\t{comm}
 Umask:\t0022
@@ -83,6 +83,7 @@ class ProcTree:
                 system=system,
                 threads=len(tasks),
                 start=start,
+                rss=(anon_kib + 2048 + 512) // 4,
             ),
         )
         self.write(f"{tgid}/cmdline", cmdline)

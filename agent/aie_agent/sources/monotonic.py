@@ -33,6 +33,8 @@ class MonotonicSum(Generic[Owner]):
         starts where the owners stand. A counter that fell belongs to a new owner of the same name, and counts from 0; so does that
         of an owner in `anew`, of whom another counter fell.
         """
+        if readings == self._last and not anew and self.started:
+            return self.total  # nobody did anything, as most of the time
         for owner, value in readings.items():
             last = self._last.get(owner)
             if last is not None:

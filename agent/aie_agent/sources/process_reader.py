@@ -44,6 +44,10 @@ class _Known:
 
     start_time_s: float
     newborn: bool
+    stat_text: bytes = b""
+    status: bytes = b""
+    use: tuple[text.ProcessStat, text.ProcessMemory] | None = None
+    is_described: bool = False
     command: str = ""
     arguments: tuple[str, ...] = ()
     state: str = ""
@@ -74,16 +78,15 @@ class ProcessReader:
         refusals: dict[ProcessId, str] = {}
         for process in processes:
             try:
-                stat = self._procfs.stat(process.tgid)
-                memory = self._procfs.memory(process.tgid)
+                found = self._look(process, uptime_s, now_s)
             except (OSError, ValueError) as error:
                 refusals[process] = f"process {process.tgid} cannot be read: {error}"
                 continue
-            if stat is None or memory is None or stat.ended or stat.start_ticks != process.start_ticks:
+            if found is None:
                 continue
-            stats[process], memories[process] = stat, memory
+            stats[process], memories[process] = found
             try:
-                self._describe(process, uptime_s, now_s)
+                self._describe(process, uptime_s)
             except (OSError, ValueError) as error:
                 refusals[process] = f"what process {process.tgid} runs, and in which control group, cannot be read: {error}"
         self._known = {process: self._known[process] for process in stats}
@@ -93,19 +96,40 @@ class ProcessReader:
         self._last_uptime_s = uptime_s
         return readings, refusals
 
-    def _describe(self, process: ProcessId, uptime_s: float, now_s: float) -> None:
-        """Reads what seldom changes: the command and its arguments once, control groups and the CPUs that it may use every 10 s."""
+    def _look(self, process: ProcessId, uptime_s: float, now_s: float) -> tuple[text.ProcessStat, text.ProcessMemory] | None:
+        """What a process uses now; None when it is gone. Its status, the dear file, is read where its stat is another than at the
+        last look (memory does not change without faults and sizes that stand there), and every 10 s."""
+        content = self._procfs.stat_text(process.tgid)
+        if content is None:
+            return None
         known = self._known.get(process)
+        if known is not None and known.use is not None and content == known.stat_text and not _is_due(known, uptime_s):
+            return known.use
+        stat = text.process_stat(content)
+        if stat.ended or stat.start_ticks != process.start_ticks:
+            return None
+        status = self._procfs.status_text(process.tgid)
+        if status is None:
+            return None
         if known is None:
             started_s = process.start_ticks / self._procfs.ticks_per_second
             newborn = self._last_uptime_s is not None and started_s >= self._last_uptime_s
             known = self._known[process] = _Known(now_s - uptime_s + started_s, newborn)
+        known.stat_text, known.status = content, status
+        known.use = stat, text.process_memory(status)
+        return known.use
+
+    def _describe(self, process: ProcessId, uptime_s: float) -> None:
+        """Reads what seldom changes: the command and its arguments once, control groups and the CPUs that it may use every 10 s."""
+        known = self._known[process]
+        if not known.is_described:
+            known.is_described = True
             known.command = self._procfs.command(process.tgid)
             known.arguments = self._procfs.arguments(process.tgid)
-        if uptime_s - known.seldom_read_s >= _KEPT_S:
+        if _is_due(known, uptime_s):
             known.seldom_read_s = uptime_s
             known.cgroups = self._procfs.cgroups(process.tgid)
-            known.cpus_allowed = self._procfs.cpus_allowed(process.tgid)
+            known.cpus_allowed = text.cpus_allowed(known.status)
 
     def _read_tasks(self, stats: dict[ProcessId, text.ProcessStat], uptime_s: float) -> dict[ProcessId, str]:
         """Reads the threads of those processes that have waited longest for it."""
@@ -154,10 +178,15 @@ class ProcessReader:
         )
 
 
+def _is_due(known: _Known, uptime_s: float) -> bool:
+    """Whether what seldom changes is to be read again."""
+    return uptime_s - known.seldom_read_s >= _KEPT_S
+
+
 def _add_tasks(known: _Known, procfs: Procfs, tgid: int) -> None:
     tasks = procfs.tasks(tgid, known.tasks)
-    if not tasks:
-        return  # the process ended meanwhile
+    if not tasks or tasks == known.tasks:
+        return  # the process ended meanwhile, or none of its threads has run
     known.tasks = tasks
     known.voluntary.update({tid: task.switches.voluntary for tid, task in tasks.items()}, tasks)
     known.involuntary.update({tid: task.switches.involuntary for tid, task in tasks.items()}, tasks)

@@ -41,6 +41,21 @@ def read_file(path: str) -> bytes | None:
         raise
 
 
+def read_record(path: str) -> bytes | None:
+    """As `read_file`, for what the kernel writes in one piece, such as stat, status and schedstat of a process: one read has all of
+    it, and a second one, which would find the end, is not needed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            return os.read(descriptor, _CHUNK_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+
+
 class TaskTimes(NamedTuple):
     """One thread: context switches, and nanoseconds waited for a CPU (None where the kernel keeps no schedstat). `ran` is the
     text of its schedstat, which changes whenever the thread runs."""
@@ -106,9 +121,18 @@ class Procfs:
         except PermissionError:
             return True
 
+    def stat_text(self, tgid: int) -> bytes | None:
+        """As `stat`, unread. It stays the same while a process neither computes nor touches new memory: times, faults, sizes and
+        threads stand in it."""
+        return read_record(f"{self._root}/{tgid}/stat")
+
+    def status_text(self, tgid: int) -> bytes | None:
+        """/proc/PID/status, unread; None when the process is gone. The kernel takes 20 us to write it."""
+        return read_record(f"{self._root}/{tgid}/status")
+
     def stat(self, tgid: int) -> text.ProcessStat | None:
         """A process, or None when it is gone; a zombie is still there."""
-        content = self.read(f"{tgid}/stat")
+        content = self.stat_text(tgid)
         return None if content is None else text.process_stat(content)
 
     def start_ticks(self, tgid: int) -> int | None:
@@ -122,24 +146,24 @@ class Procfs:
     def uid(self, tgid: int) -> int | None:
         """The user that a process belongs to. None when it is gone, or may not be seen."""
         try:
-            content = self.read(f"{tgid}/status")
+            content = self.status_text(tgid)
         except PermissionError:
             return None
         return None if content is None else text.real_uid(content)
 
     def memory(self, tgid: int) -> text.ProcessMemory | None:
         """The memory of a process."""
-        content = self.read(f"{tgid}/status")
+        content = self.status_text(tgid)
         return None if content is None else text.process_memory(content)
 
     def cpus_allowed(self, tgid: int) -> frozenset[int] | None:
         """The CPUs that the main thread of a process may run on."""
-        content = self.read(f"{tgid}/status")
+        content = self.status_text(tgid)
         return None if content is None else text.cpus_allowed(content)
 
     def namespace_pids(self, tgid: int) -> tuple[int, ...]:
         """The pids of a process, from this /proc's namespace inwards. Empty when it is gone, or is a kernel thread."""
-        content = self.read(f"{tgid}/status")
+        content = self.status_text(tgid)
         if content is None or text.process_memory(content).resident_anon is None:
             return ()
         return text.namespace_pids(content)
@@ -159,12 +183,12 @@ class Procfs:
             raise
         tasks = {}
         for tid in tids:
-            ran = read_file(f"{directory}/{tid}/schedstat")
+            ran = read_record(f"{directory}/{tid}/schedstat")
             before = known.get(int(tid))
             if before is not None and before.ran == ran and _is_counted(ran):
                 tasks[int(tid)] = before
                 continue
-            status = read_file(f"{directory}/{tid}/status")
+            status = read_record(f"{directory}/{tid}/status")
             switches = None if status is None else text.context_switches(status)
             if switches is not None:
                 tasks[int(tid)] = TaskTimes(switches, None if ran is None else text.run_queue_ns(ran), ran)

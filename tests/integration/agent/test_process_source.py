@@ -59,6 +59,22 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(ProcTree(tmp_path / "proc"))
 
 
+async def test_the_dear_file_of_a_process_that_did_nothing_is_read_every_ten_seconds(watched: Watched) -> None:
+    watched.tree.process(10, anon_kib=1024)
+    watched.declare("e", 10)
+    await watched.after(1)
+    status = watched.tree.root / "10/status"
+    status.write_text(status.read_text().replace("1024 kB", "4096 kB"))
+
+    async def anon_bytes(seconds: float) -> float | None:
+        return value(await watched.after(seconds), "aie_process_resident_anon_bytes", engine="e")
+
+    assert await anon_bytes(1) == 1024 * 1024, "its stat says that nothing happened"
+    assert await anon_bytes(10) == 4096 * 1024
+    watched.tree.process(10, anon_kib=8192)
+    assert await anon_bytes(1) == 8192 * 1024, "its stat says that it has grown"
+
+
 async def test_since_when_a_process_is_stopped(watched: Watched) -> None:
     watched.tree.process(10)
     watched.declare("e", 10)
