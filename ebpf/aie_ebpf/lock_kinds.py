@@ -49,7 +49,15 @@ class LockKinds:
         """What happened at an address since the reading before."""
         before = self._seen.pop(address, _NOTHING)
         keep = 0.5 ** (seen.period_s / _HALF_LIFE_S)
-        self._seen[address] = Seen(*(earlier * keep + now for earlier, now in zip(before, seen, strict=True)))
+        waits, handoffs, wait_s, held_s, period_s, contended = before
+        self._seen[address] = Seen(
+            waits * keep + seen.waits,
+            handoffs * keep + seen.handoffs,
+            wait_s * keep + seen.wait_s,
+            held_s * keep + seen.held_s,
+            period_s * keep + seen.period_s,
+            contended * keep + seen.contended,
+        )
         if len(self._seen) > _ADDRESSES:
             self._seen.popitem(last=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +20,10 @@ def gained(now: Sequence[int], before: Sequence[int], scale: float = _NS) -> His
     """The observations between two readings of one histogram, its total divided by `scale`; None when there were none."""
     if now == before:  # most are, of most processes
         return None
-    slots = tuple(after - earlier for after, earlier in zip(now[:USED], before[:USED], strict=True))
-    if not any(slots):
-        return None
-    return Histogram(slots=slots, total=(now[SLOTS] - before[SLOTS]) / scale)
+    return observed(tuple(map(operator.sub, now, before)), scale)
+
+
+def observed(gain: Sequence[int], scale: float = _NS) -> Histogram | None:
+    """What one histogram gained, its total divided by `scale`; None when that is nothing."""
+    slots = tuple(gain[:USED])
+    return Histogram(slots=slots, total=gain[SLOTS] / scale) if any(slots) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -10,14 +12,14 @@ from typing import Final, NamedTuple
 from aie_ebpf.door import Module
 from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds, Seen
 from aie_ebpf.messages import Histogram, Lock, Waits
-from aie_ebpf.readers.histograms import FIELDS, gained
+from aie_ebpf.readers.histograms import FIELDS, observed
 
 # Rows of locks in a report: those that took the most time. The sums have all of them.
 _ROWS: Final = 20
 _NS: Final = 1e9
 
 _TIMES_AFTER: Final = 5  # sleep, disk, page_fault, sync_run_queue, sync_off
-_TIMES: Final = f"{2 * FIELDS + _TIMES_AFTER}Q"
+_TIMES: Final = struct.Struct(f"{2 * FIELDS + _TIMES_AFTER}Q")
 _NO_TIMES: Final = (0,) * (2 * FIELDS + _TIMES_AFTER)
 
 
@@ -62,7 +64,7 @@ class WaitsReader:
 
     def __init__(self, module: Module, loaded: Collection[str]) -> None:
         """`loaded` are the sets that the module has. Raises BpfError."""
-        self._times = module.table("times", "I", _TIMES) if "sched" in loaded else None
+        self._times = module.table("times", "I", f"{_TIMES.size}s") if "sched" in loaded else None
         self._locks = module.table("locks", "QII", "6Q") if "locks" in loaded else None
         self._waiting = module.table("futex_waiting", "I", "4Q2I") if "locks" in loaded else None
         self._threads = module.table("threads", "I", "3QII") if "sched" in loaded else None
@@ -70,14 +72,17 @@ class WaitsReader:
         self._kinds = LockKinds()
         self._read_ns = 0
         self._ongoing: dict[int, _Ongoing] = {}
-        self._last_times: dict[int, tuple[int, ...]] = {}
+        # By process: all its counters as one long number. They only grow, so that one subtraction is that of each.
+        self._last_times: dict[int, int] = {}
+        # How much of a sleep in a synchronisation that goes on was reported before `times` has it.
+        self._ahead_ns: dict[int, int] = {}
 
     def watch(self, tgid: int) -> None:
         """Makes room for a process. Raises BpfError (too many)."""
         if tgid not in self._last_times:
             if self._times is not None:
-                self._times.put((tgid,), _NO_TIMES)
-            self._last_times[tgid] = _NO_TIMES
+                self._times.put((tgid,), (bytes(_TIMES.size),))
+            self._last_times[tgid] = 0
 
     def begin(self, name: str) -> None:
         """A set is about to be attached, perhaps again: what was under way when it was detached ended long ago. Raises BpfError."""
@@ -93,6 +98,7 @@ class WaitsReader:
         if self._times is not None:
             self._times.delete(tgid)
         self._last_times.pop(tgid, None)
+        self._ahead_ns.pop(tgid, None)
         self._kinds.forget(tgid)
 
     def read(
@@ -101,26 +107,40 @@ class WaitsReader:
         """The increases of every watched process. `now_ns` is the monotonic clock; `on` are the sets that are attached, `off` those
         that leave a process alone: of what they would see nothing is said. Raises BpfError."""
         locks = self._lock_uses(now_ns) if "locks" in on else {}
-        times = {key[0]: value for key, value in self._times.items()} if self._times is not None else {}
-        for tgid, asleep_ns in self._asleep_in_sync(now_ns).items():
-            if tgid in times:
-                times[tgid] = (*times[tgid][:-1], times[tgid][-1] + asleep_ns)
+        times = self._gained_times()
+        asleep_ns = self._asleep_in_sync(now_ns)
         return {
-            tgid: self._use(tgid, times.get(tgid, _NO_TIMES), locks.get(tgid, {}), on.difference(off.get(tgid, ())))
+            tgid: self._use(
+                tgid,
+                times.get(tgid, _NO_TIMES),
+                asleep_ns.get(tgid, 0),
+                locks.get(tgid),
+                on.difference(off[tgid]) if off.get(tgid) else on,
+            )
             for tgid in self._last_times
         }
 
-    def _use(self, tgid: int, times: tuple[int, ...], uses: dict[int, _Use], on: frozenset[str]) -> HostUse:
-        before = self._last_times[tgid]
+    def _gained_times(self) -> dict[int, tuple[int, ...]]:
+        """What the counters of each process in `times` gained; of most, most gained nothing."""
+        found = {}
+        for (tgid,), (counters,) in self._times.items() if self._times is not None else ():
+            before = self._last_times.get(tgid)
+            now = int.from_bytes(counters, sys.byteorder)
+            if before is not None and now != before:
+                found[tgid] = _TIMES.unpack((now - before).to_bytes(_TIMES.size, sys.byteorder))
+                self._last_times[tgid] = now
+        return found
+
+    def _use(self, tgid: int, times: tuple[int, ...], asleep_ns: int, uses: dict[int, _Use] | None, on: frozenset[str]) -> HostUse:
+        sleep_ns, disk_ns, fault_ns, sync_queue_ns, sync_off_ns = times[2 * FIELDS :]
         # A sleep that goes on counts with those that ended: one that ends between two readings is in neither, for a moment.
-        times = self._last_times[tgid] = (*times[:-1], max(times[-1], before[-1]))
-        sleep, disk, fault, sync_queue, sync_off = (
-            (after - earlier) / _NS for after, earlier in zip(times[2 * FIELDS :], before[2 * FIELDS :], strict=True)
-        )
-        run_queue = gained(times[:FIELDS], before[:FIELDS])
+        before_ns = self._ahead_ns.get(tgid, 0)
+        self._ahead_ns[tgid] = ahead_ns = max(asleep_ns, before_ns - sync_off_ns)
+        sync_off_ns += ahead_ns - before_ns
+        run_queue = observed(times[:FIELDS])
         seen, scheduled, faulted = "locks" in on, "sched" in on, "faults" in on
-        rows = [self._row(tgid, address, use) for address, use in uses.items()] if seen else []
-        waited: dict[str, float] = defaultdict(float)
+        rows = [self._row(tgid, address, use) for address, use in uses.items()] if seen and uses else []
+        waited = {LOCK: 0.0, GIL: 0.0, IDLE: 0.0}
         for row in rows:
             waited[row.kind] += row.wait_s
         return HostUse(
@@ -129,15 +149,15 @@ class WaitsReader:
                 lock=waited[LOCK] if seen else None,
                 gil=waited[GIL] if seen else None,
                 idle_futex=waited[IDLE] if seen else None,
-                page_fault=fault if scheduled and faulted else None,
-                disk=disk if scheduled else None,
-                sleep=sleep if scheduled else None,
+                page_fault=fault_ns / _NS if scheduled and faulted else None,
+                disk=disk_ns / _NS if scheduled else None,
+                sleep=sleep_ns / _NS if scheduled else None,
             ),
             locks=tuple(sorted(rows, key=lambda row: -row.wait_s)[:_ROWS]),
             run_queue=run_queue,
-            off_cpu=gained(times[FIELDS : 2 * FIELDS], before[FIELDS : 2 * FIELDS]),
-            sync_run_queue_s=sync_queue,
-            sync_off_s=sync_off,
+            off_cpu=observed(times[FIELDS : 2 * FIELDS]),
+            sync_run_queue_s=sync_queue_ns / _NS,
+            sync_off_s=sync_off_ns / _NS,
         )
 
     def _asleep_in_sync(self, now_ns: int) -> dict[int, int]:

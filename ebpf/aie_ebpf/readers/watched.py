@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -39,6 +40,7 @@ class WatchedProcesses:
             # Hits of this very moment are overwritten: a few, when a process is new or has changed.
             self._table.put((tgid,), (*head, *(known or (0,) * _FIELDS)[_BEFORE_HITS:]))
             self._known.add(tgid)
+            self._faults.setdefault(tgid, 0)
 
     def forget(self, tgid: int) -> None:
         """Ends to count for a process."""
@@ -48,19 +50,18 @@ class WatchedProcesses:
             known.pop(tgid, None)
 
     def hits(self) -> dict[int, dict[str, int]]:
-        """How often programs ran for each process since the last call, by set. Raises BpfError."""
+        """How often programs ran for each process since the last call, by set; without those for which none ran. Raises
+        BpfError."""
         found = {}
         for (tgid,), value in self._table.items():
             if tgid not in self._known:
                 continue
             now = value[_BEFORE_HITS:-1]
             before = self._last_hits.get(tgid, _NO_HITS)
-            self._last_hits[tgid], self._faults[tgid] = now, value[-1]
-            found[tgid] = (
-                {name: after - earlier for name, after, earlier in zip(SETS, now, before, strict=True) if after > earlier}
-                if now != before
-                else {}
-            )
+            if now != before:
+                gained = map(operator.sub, now, before)
+                found[tgid] = {name: hits for name, hits in zip(SETS, gained, strict=True) if hits > 0}
+                self._last_hits[tgid], self._faults[tgid] = now, value[-1]
         return found
 
     def major_faults(self) -> dict[int, int]:

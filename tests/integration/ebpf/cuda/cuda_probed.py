@@ -45,7 +45,7 @@ class Probed:
 
     def hits(self) -> dict[str, int]:
         """How often programs ran since the last call, by set."""
-        return {name: count for name, count in self._host.watched.hits()[self.tgid].items() if name.startswith("cuda")}
+        return {name: count for name, count in self._host.watched.hits().get(self.tgid, {}).items() if name.startswith("cuda")}
 
     def release(self) -> None:
         """As when a process is watched no more."""
