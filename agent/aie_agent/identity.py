@@ -326,8 +326,8 @@ class Engines:
         return [name for name in self._entries if self.state(name) == "down"] + list(self._aliases)
 
     def prune(self, now_s: float, alive: Collection[ProcessId] = ()) -> list[str]:
-        """Forgets processes that ended, and returns the engines that lost their last one just now. Those that were seen `alive` since
-        the call before are not looked at again.
+        """Forgets processes that ended, and returns the engines that lost their last one just now. Those that were seen `alive`
+        since the call before are not looked at again.
 
         An engine stays when it is down, since that is what people want to see. One that the configuration does not name is
         forgotten after an hour, or after five minutes of silence if no process of it was ever seen: names cannot fill the table.

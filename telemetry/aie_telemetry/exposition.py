@@ -116,7 +116,8 @@ class Page(NamedTuple):
 
 
 # Possessive throughout: a hostile line takes time in proportion to its length, never to its square.
-_LINE: Final = re.compile(r"[^\n]+")
+# Groups 1 and 2 are the head and the value of a line that is nothing but these, a space between.
+_LINE: Final = re.compile(r"([^\s#]\S*+) (\S++)(?![^\n])|[^\n]++")
 _SAMPLE_HEAD: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
 _LABELLED: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*+\s*+\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\}', re.DOTALL)
 _LABEL: Final = re.compile(r'\s*+([a-zA-Z_][a-zA-Z0-9_]*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.DOTALL)
@@ -194,6 +195,14 @@ class PageParser:
                 return Page(kinds, samples, bad_lines, text.count("\n", start, len(text) - 1) + 1)
             if end - start > MAX_LINE_CHARS:
                 bad_lines += 1
+                continue
+            head, value = found.groups()
+            if head and (meaning := self._memo.get(head)):  # nearly all lines of nearly all pages
+                try:
+                    samples.append(PageSample(*meaning, float(value)))
+                except ValueError:
+                    bad_lines += 1
+                labels += len(meaning[1])
                 continue
             line = found[0].strip()
             if not line:

@@ -1,4 +1,4 @@
-"""The store as the API's snapshot: what a first look needs, computed once a second whoever watches."""
+"""The store as the API's snapshot: what a first look needs, computed once a second while somebody watches."""
 
 from __future__ import annotations
 

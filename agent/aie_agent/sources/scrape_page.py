@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,28 @@ class _Taken:
     histograms: dict[tuple[str, Tags], _Parts] = field(default_factory=dict)
     exemplars: int = 0
 
+    def is_full(self) -> bool:
+        """Whether no other series has room."""
+        return len(self.scalars) + len(self.histograms) >= MAX_SERIES
+
+
+class _Declared(NamedTuple):
+    family: _Family
+    declared: str | None
+
+
+class _Families(dict[str, _Declared]):
+    """The family of each name of a line, and as what the page declares it: a histogram has many lines of one name."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        super().__init__()
+        self._kinds = kinds
+
+    def __missing__(self, name: str) -> _Declared:
+        family = _family(name)
+        found = self[name] = _Declared(family, self._kinds.get(family.name))
+        return found
+
 
 def read_page(page: Page, engine: str) -> Reading:
     """What `page` says in aie's names. Every series gets `engine` as its engine label, whatever the page calls it: the agent's
@@ -82,12 +105,12 @@ def read_page(page: Page, engine: str) -> Reading:
     reading = Reading()
     if page.unread_lines:
         reading.refused["series_limit"] += page.unread_lines
-    taken = _Taken()
+    taken, families = _Taken(), _Families(page.kinds)
     for sample in page.samples:
         if sample.name.startswith(PREFIX):
-            reason = _take(sample, page, engine, taken)
+            reason = _take(sample, families, engine, taken)
             if reason is None and sample.exemplar:
-                reason = _take_exemplar(sample, page, engine, taken)
+                reason = _take_exemplar(sample, families, engine, taken)
             if reason is not None:
                 reading.refused[reason] += 1
     reading.points = list(taken.scalars.values())
@@ -100,25 +123,27 @@ def read_page(page: Page, engine: str) -> Reading:
     return reading
 
 
-def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | None:
+def _take(sample: PageSample, families: _Families, engine: str, taken: _Taken) -> str | None:
     """Adds one line to what is taken, or says why not."""
-    family = _family(sample.name)
+    family, declared = families[sample.name]
     try:
-        place = _place(sample.name, sample.tags, page.kinds.get(family.name), engine)
+        place = _place(sample.name, sample.tags, declared, engine)
     except _TooLongError:
         return Reason.SERIES_TOO_LONG
     if isinstance(place, Reason):
         return place
     key = place.key
-    if key not in taken.scalars and key not in taken.histograms and len(taken.scalars) + len(taken.histograms) >= MAX_SERIES:
-        return "series_limit"
     if family.part:
         parts = taken.histograms.get(key)
         if parts is None:
+            if taken.is_full():
+                return "series_limit"
             parts = taken.histograms[key] = _Parts()
         _add_part(parts, family.part, place.bound, sample.value)
     elif key in taken.scalars:
         return "duplicate"
+    elif taken.is_full():
+        return "series_limit"
     elif not math.isfinite(sample.value):
         return "not_finite"
     elif sample.value < 0 and family.name not in _ANY_SIGN:
@@ -128,9 +153,9 @@ def _take(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | N
     return None
 
 
-def _take_exemplar(sample: PageSample, page: Page, engine: str, taken: _Taken) -> str | None:
+def _take_exemplar(sample: PageSample, families: _Families, engine: str, taken: _Taken) -> str | None:
     """Adds what stands behind a line that was taken, or says why not."""
-    place = _place(sample.name, sample.tags, page.kinds.get(_family(sample.name).name), engine)
+    place = _place(sample.name, sample.tags, families[sample.name].declared, engine)
     if isinstance(place, Reason) or math.isnan(place.bound):
         return None  # a counter may have one too
     exemplar = read(sample.exemplar)
@@ -228,14 +253,14 @@ def _histogram(name: str, tags: Tags, parts: _Parts) -> HistogramPoint | None:
     bounds = sorted(parts.buckets)
     if parts.twice or total is None or count is None or not math.isfinite(total) or not 2 <= len(bounds) <= MAX_BUCKETS:
         return None
-    if any(math.isnan(bound) for bound in bounds) or bounds[-1] != math.inf or bounds[0] < 0:
+    if math.isnan(sum(bounds)) or bounds[-1] != math.inf or bounds[0] < 0:
         return None
     cumulative = [parts.buckets[bound] for bound in bounds]
-    counts = [after - before for before, after in zip([0.0, *cumulative], cumulative, strict=False)]
-    if cumulative[-1] != count or not math.isfinite(count) or not all(number >= 0 for number in counts):
+    counts = tuple(map(operator.sub, cumulative, (0.0, *cumulative)))
+    if cumulative[-1] != count or not math.isfinite(count) or math.isnan(sum(counts)) or min(counts) < 0:
         return None
     exemplars = tuple(_fitting(bounds, parts.exemplars)) if parts.exemplars else ()
-    return HistogramPoint(name, tags, tuple(bounds[:-1]), tuple(counts), total, exemplars=exemplars)
+    return HistogramPoint(name, tags, tuple(bounds[:-1]), counts, total, exemplars=exemplars)
 
 
 def _fitting(bounds: Sequence[float], exemplars: Mapping[float, Exemplar]) -> Iterator[tuple[int, Exemplar]]:
