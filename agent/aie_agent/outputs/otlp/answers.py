@@ -24,13 +24,19 @@ def inspector(refused: Refused) -> Callable[[requests.Response], None]:
         if response.headers.get("Content-Type", "").split(";")[0].strip().lower() != _PROTOBUF:
             return
         try:
-            partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+            answer = ExportMetricsServiceResponse.FromString(response.content)
         except DecodeError as error:
             from requests.exceptions import InvalidSchema
 
             raise InvalidSchema("it answers what is no OTLP") from error
-        if partial.rejected_data_points > 0:
-            text = "".join(char if char.isprintable() else " " for char in partial.error_message[:_MOST_CHARS])
-            refused.note(partial.rejected_data_points, text or "it does not say why")
+        note_partial(answer, refused)
 
     return inspect
+
+
+def note_partial(answer: ExportMetricsServiceResponse, refused: Refused) -> None:
+    """Notes what an answer says of refused points, if it does."""
+    partial = answer.partial_success
+    if partial.rejected_data_points > 0:
+        text = "".join(char if char.isprintable() else " " for char in partial.error_message[:_MOST_CHARS])
+        refused.note(partial.rejected_data_points, text or "it does not say why")

@@ -139,9 +139,9 @@ def exporter(wanted: Target, refused: Refused) -> Callable[[], Exporter]:
     `refused` is told of points that a collector did not take. Raises OtlpError where the package is not there."""
     try:
         if wanted.protocol == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
+            from aie_agent.outputs.otlp.by_grpc import GrpcExporter
 
-            return lambda: GrpcExporter(endpoint=wanted.endpoint, timeout=wanted.timeout_s)
+            return lambda: GrpcExporter(wanted.endpoint, wanted.timeout_s, refused)
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
         raise OtlpError(f"OTLP by {wanted.protocol} needs a package: {_EXTRA[wanted.protocol]} ({error})") from error
