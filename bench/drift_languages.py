@@ -1,5 +1,6 @@
 """A real model asked in other languages, for programs, and with emoji, beside what its reference was recorded of: which statistic
-finds it, after how many requests. And other prompts of the same kind, which must not be found.
+finds it, after how many requests, and after how many in the mean of many such streams. And other prompts of the same kind, which
+must not be found.
 
     python bench/drift_languages.py [--fortunes DIRECTORY]            prompts are the first 8 tokens
     python bench/drift_languages.py --whole 40 100 [--chat]            prompts are whole texts of so many tokens
@@ -11,6 +12,7 @@ take the place of the manual's sentences, and other languages are asked in.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Sequence
@@ -19,10 +21,18 @@ from pathlib import Path
 
 import torch
 
+from aie_agent.analysis.drift.ks import distance, ks_integer, rank
 from aie_agent.analysis.drift.offline import Verdict, judge
-from aie_agent.analysis.drift.reference import About, build
+from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_engine.loading import default_threads, load_model
 from drift_prompts import FORTUNES, Prompts, code, encoded, english, first_tokens, fortunes, statistics, with_faces
+
+RESAMPLED = 2000
+"""Windows, of a stream's own values, that tell what share of windows is beyond."""
+
+MOST_REQUESTS = 1_000_000
+"""What takes longer is not found."""
 
 LANGUAGES = {"de": "German", "es": "Spanish", "it": "Italian", "ru": "Russian"}
 
@@ -51,8 +61,14 @@ def main(arguments: argparse.Namespace) -> None:
         flush=True,
     )
     reference = build(ask("reference", own[: arguments.reference]), About(model="smollm2", traffic_class="English"))
+    tested = [column for column in reference.header.columns if not column.untested]
+    print("a window is beyond from a distance of " + ", ".join(f"{each.threshold:.3f} ({each.name})" for each in tested))
     print(
-        "\n| asked | requests | found after | by | windows beyond: " + ", ".join(reference.values) + " |\n|---|---|---|---|---|",
+        "\n| asked | requests | found after | in the mean | by | windows beyond: "
+        + ", ".join(reference.values)
+        + " | distance of all: "
+        + ", ".join(each.name for each in tested)
+        + " |\n|---|---|---|---|---|---|---|",
         flush=True,
     )
     others = {"the same with emoji": with_faces(texts, rng), "programs": code()}
@@ -66,7 +82,9 @@ def main(arguments: argparse.Namespace) -> None:
         if len(prompts) < arguments.requests:
             print(f"{name}: {len(prompts)} texts of such a length, {arguments.requests} are needed", file=sys.stderr)
         else:
-            print(row(name, judge(reference, ask(name, rng.sample(prompts, arguments.requests)))), flush=True)
+            values = ask(name, rng.sample(prompts, arguments.requests))
+            apart = [distance(reference.values[each.name], values[each.name]) for each in tested]
+            print(row(name, judge(reference, values), mean_delay(reference, values, rng), apart), flush=True)
 
 
 def _progress(name: str, count: int, of: int) -> None:
@@ -79,11 +97,36 @@ def _described(how: Prompts) -> str:
     return length + (", in the chat template" if how.chat else "")
 
 
-def row(name: str, verdict: Verdict) -> str:
-    """Of the table."""
+def mean_delay(reference: Reference, values: dict[str, list[float]], rng: random.Random) -> float:
+    """Requests until the rule finds such a stream, in the mean, by the statistic that finds it soonest: windows are drawn from its
+    values, with replacement. `MOST_REQUESTS` and more is never."""
+    return min(
+        mean_requests(share_beyond(reference.values[column.name], column.critical, values[column.name], rng))
+        for column in reference.header.columns
+        if not column.untested
+    )
+
+
+def share_beyond(reference: Sequence[float], critical: int, values: Sequence[float], rng: random.Random) -> float:
+    """Of windows drawn from `values`, the share that is beyond the threshold of an ascending reference."""
+    ranks = [rank(reference, value) for value in values]
+    drawn = (ks_integer(rng.choices(ranks, k=WINDOW), len(reference)) for _ in range(RESAMPLED))
+    return sum(statistic >= critical for statistic in drawn) / RESAMPLED
+
+
+def mean_requests(share: float) -> float:
+    """Until so many windows in a row are beyond as are an alarm, where each is with probability `share`: the mean wait for a run of
+    successes, (1 - p^k) / ((1 - p) p^k) (Feller, An Introduction to Probability Theory, XIII.7)."""
+    return float(WINDOW) * (math.fsum(share**-each for each in range(1, CONSECUTIVE + 1)) if share else math.inf)
+
+
+def row(name: str, verdict: Verdict, mean: float, apart: Sequence[float]) -> str:
+    """Of the table; `apart` is how far all requests together are from the reference."""
     beyond = ", ".join(f"{each.windows_beyond} of {each.windows}" for each in verdict.per_statistic.values())
     found = verdict.first_alarm_request or "not"
-    return f"| {name} | {verdict.requests} | {found} | {verdict.statistic or ''} | {beyond} |"
+    soon = f"{mean:,.0f}" if mean < MOST_REQUESTS else "-"
+    far = ", ".join(f"{each:.3f}" for each in apart)
+    return f"| {name} | {verdict.requests} | {found} | {soon} | {verdict.statistic or ''} | {beyond} | {far} |"
 
 
 if __name__ == "__main__":
