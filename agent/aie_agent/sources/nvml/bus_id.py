@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _BUS_ID: Final = re.compile(r"(?:PCI:)?(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?")
 
 
+@lru_cache(maxsize=256)  # every second the same few are asked for
 def bus_id(text: str) -> str | None:
     """`domain:bus:device` in lower case with a domain of 4 digits (8 where it needs them): "0000:3b:00" for NVML's
     "00000000:3B:00.0", the log's "PCI:0000:3b:00" and sysfs' "0000:3b:00.0". None for what is no bus id.

@@ -66,12 +66,24 @@ def from_tracepoint(device: str, xid: int, text: str, time_s: float) -> XidRepor
 class _Tally:
     """One XID of one GPU: how often, when last, and what one source told of and the other has not yet."""
 
-    __slots__ = ("count", "last_s", "unmatched")
+    __slots__ = ("_told", "count", "last_s", "unmatched")
 
     def __init__(self) -> None:
         self.count = 0
         self.last_s: float | None = None
         self.unmatched: dict[str, deque[float]] = {}
+        self._told: tuple[tuple[str, int, float | None], list[Point]] | None = None
+
+    def points(self, gpu: str, xid: int) -> list[Point]:
+        """Its series, made anew where there is news: there are a dozen of each GPU, and hardly ever is there any."""
+        now = (gpu, self.count, self.last_s)
+        if self._told is None or self._told[0] != now:
+            tags = (("gpu", gpu), ("xid", str(xid)))
+            points = [Point("aie_gpu_xid_errors_total", Kind.COUNTER, tags, float(self.count))]
+            if self.last_s is not None:
+                points.append(Point("aie_gpu_xid_last_timestamp_seconds", Kind.GAUGE, tags, self.last_s))
+            self._told = (now, points)
+        return self._told[1]
 
     def add(self, report: XidReport) -> bool:
         """Whether it is a new error, and not one that the other source told of already."""
@@ -124,11 +136,9 @@ class XidCounter:
         """
         points = []
         for bus, tallies in self._gpus.items():
+            gpu = names.get(bus, bus)
             for xid, tally in tallies.items():
-                tags = (("gpu", names.get(bus, bus)), ("xid", str(xid)))
-                points.append(Point("aie_gpu_xid_errors_total", Kind.COUNTER, tags, float(tally.count)))
-                if tally.last_s is not None:
-                    points.append(Point("aie_gpu_xid_last_timestamp_seconds", Kind.GAUGE, tags, tally.last_s))
+                points += tally.points(gpu, xid)
         return points
 
     def _of(self, bus: str) -> dict[int, _Tally] | None:
