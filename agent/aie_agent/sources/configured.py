@@ -10,7 +10,7 @@ from aie_agent.config import EngineSection
 from aie_agent.identity import Home
 from aie_agent.samples import Batch, Hello
 from aie_agent.sources.base import SourceError
-from aie_agent.sources.listeners import is_this_host, tgids_listening_at
+from aie_agent.sources.listeners import Holders, is_this_host, tgids_listening_at
 
 
 class ConfiguredEngines:
@@ -25,13 +25,18 @@ class ConfiguredEngines:
     def __init__(self, engines: Sequence[EngineSection]) -> None:
         self._engines = engines
         self._seen: set[str] = set()
+        self._holders = {
+            engine.name: Holders(engine.metrics_url.host, engine.metrics_url.port)
+            for engine in engines
+            if engine.metrics_url is not None
+        }
 
     async def collect(self, now_s: float) -> Batch:
         """Raises SourceError, with what was found all the same, when an engine has no process that can be seen."""
         batch = Batch(self.name, now_s)
         missing = []
         for engine in self._engines:
-            tgids, problem = await asyncio.to_thread(tgids_of, engine)
+            tgids, problem = await asyncio.to_thread(tgids_of, engine, self._holders.get(engine.name))
             if problem is not None:
                 missing.append(f"{engine.name}: {problem}")
             batch.hellos += [Hello(engine.name, tgid) for tgid in sorted(tgids)]
@@ -54,23 +59,26 @@ def home_of(engine: EngineSection) -> Home:
     return Home.UNSAID if engine.metrics_url is None else Home.ELSEWHERE
 
 
-def tgids_of(engine: EngineSection) -> tuple[set[int], str | None]:
-    """The processes of an engine: of its pid file, else of its socket; and what is wrong with a pid file that does not help."""
+def tgids_of(engine: EngineSection, holders: Holders | None = None) -> tuple[set[int], str | None]:
+    """The processes of an engine: of its pid file, else of its socket; and what is wrong with a pid file that does not help.
+    `holders` is what was found out at the looks before, of whoever looks again and again."""
     if engine.pid_file is None:
-        return _listening(engine), None
+        return _listening(engine, holders), None
     try:
         return {int(Path(engine.pid_file).read_text())}, None
     except OSError as error:
         problem = f"{engine.pid_file}: {error.strerror}"
     except ValueError:
         problem = f"{engine.pid_file} holds no pid"
-    found = _listening(engine)
+    found = _listening(engine, holders)
     return found, None if found else problem
 
 
-def _listening(engine: EngineSection) -> set[int]:
+def _listening(engine: EngineSection, holders: Holders | None) -> set[int]:
     if engine.metrics_url is None or not _is_here(engine):
         return set()
+    if holders is not None:
+        return holders.look()
     return tgids_listening_at(engine.metrics_url.host, engine.metrics_url.port)
 
 

@@ -46,6 +46,34 @@ def tgids_listening_at(host: str, port: int, proc: Path = Path("/proc")) -> set[
     return {int(pid) for pid in holders if not _is_stand_in(proc / pid)}
 
 
+class Holders:
+    """`tgids_listening_at` again and again, for one address: who came since the last look is looked at, and who held the socket.
+
+    Another that was there could only be handed the socket by one that has it, which is rare: at every twelfth look, and whenever
+    the address has another socket, everybody is looked at. For one thread at a time.
+    """
+
+    _WHOLE_EVERY: Final = 12
+
+    def __init__(self, host: str, port: int, proc: Path = Path("/proc")) -> None:
+        self._host, self._port, self._proc = host, port, proc
+        self._wanted: set[str] = set()
+        self._there: set[str] = set()
+        self._holders: set[str] = set()
+        self._looks = 0
+
+    def look(self) -> set[int]:
+        """The processes that hold a socket which listens there."""
+        wanted = {f"socket:[{inode}]" for inode in _listening_inodes(self._host, self._port, self._proc)}
+        is_whole = wanted != self._wanted or self._looks % self._WHOLE_EVERY == 0
+        self._looks = 1 if is_whole else self._looks + 1
+        there = {name for name in os.listdir(self._proc) if name.isdigit()} if wanted else set()
+        asked = there if is_whole else (there - self._there) | (self._holders & there)
+        self._wanted, self._there = wanted, there
+        self._holders = {name for name in asked if _holds(f"{self._proc}/{name}/fd", wanted)}
+        return {int(name) for name in self._holders if not _is_stand_in(self._proc / name)}
+
+
 class Listener(NamedTuple):
     """Where a socket listens, and the user that made it."""
 

@@ -16,7 +16,7 @@ from aie_agent import config
 from aie_agent.samples import Hello
 from aie_agent.sources.base import SourceError
 from aie_agent.sources.configured import ConfiguredEngines
-from aie_agent.sources.listeners import is_this_host, tgids_listening_at
+from aie_agent.sources.listeners import Holders, is_this_host, tgids_listening_at
 
 LISTEN = """
 import socket
@@ -76,6 +76,48 @@ def test_nobody_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert tgids_listening_at("localhost", bound.getsockname()[1]) == set(), "bound is not listening"
+
+
+HANDED_ON = """
+import os, socket, time
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+print(listener.getsockname()[1], flush=True)
+input()
+child = os.fork()
+if not child:
+    while True:
+        time.sleep(60)
+print(child, flush=True)
+input()
+listener.close()
+print("closed", flush=True)
+input()
+"""
+
+
+def test_looking_again_finds_who_came_and_who_let_go_of_the_socket() -> None:
+    with subprocess.Popen([sys.executable, "-c", HANDED_ON], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        holders = Holders("127.0.0.1", port)
+        assert holders.look() == holders.look() == {process.pid}
+
+        def go_on() -> bytes:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+
+        child = int(go_on())
+        assert holders.look() == holders.look() == {process.pid, child} == tgids_listening_at("127.0.0.1", port)
+        assert go_on() == b"closed\n"
+        assert holders.look() == {child}, "it let go of it, and its child has it"
+        os.kill(child, 9)
+        process.kill()
 
 
 async def test_engine_is_joined_by_its_page(listening: tuple[int, int]) -> None:
