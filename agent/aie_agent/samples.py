@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aie_telemetry.api import Event
-from aie_telemetry.catalogue import Kind
+from aie_telemetry.catalogue import CATALOGUE, Kind
 from aie_telemetry.exemplars import Exemplar
 
 Tags = tuple[tuple[str, str], ...]
@@ -91,6 +92,12 @@ class Batch:
     found: list[Found] | None = None
     whole: tuple[str, ...] = ()
     period_s: float = 1.0
+
+
+@functools.lru_cache(maxsize=4096)
+def own_tags(name: str, values: tuple[str, ...]) -> Tags:
+    """The labels of a metric of the catalogue, from their values in its order: the same at each collection."""
+    return tuple(sorted(zip(CATALOGUE[name].labels, values, strict=True)))
 
 
 Count = tuple[str, tuple[str, ...], float]

@@ -151,14 +151,15 @@ class Store:
     def apply(self, batch: Batch) -> None:
         """Takes a batch in."""
         rank = _RANKS.get(_kind_of(batch.source))
+        taken = 0
         for point in batch.points:
             tags = self._admit(point.name, point.tags, batch, rank)
-            if tags is not None:
-                self._take_point(point, tags, batch)
+            taken += tags is not None and self._take_point(point, tags, batch)
         for histogram in batch.histograms:
             tags = self._admit(histogram.name, histogram.tags, batch, rank)
-            if tags is not None:
-                self._take_histogram(histogram, tags, batch)
+            taken += tags is not None and self._take_histogram(histogram, tags, batch)
+        if taken:
+            self.accepted[batch.source] += taken
         for name in batch.whole:
             self.retire(name, batch.time_s)
 
@@ -191,32 +192,35 @@ class Store:
             if ("engine", engine) in series.tags:
                 series.interrupt()
 
-    def _take_point(self, point: Point, tags: Tags, batch: Batch) -> None:
+    def _take_point(self, point: Point, tags: Tags, batch: Batch) -> bool:
+        """Whether it was taken."""
         series = self._series.get((point.name, tags))
         is_new = series is None
         if series is None:
             series = Series(point.name, point.kind, tags, batch.source, self._capacity(batch))
             if not self._insert(series, 1, batch):
-                return
+                return False
         if not isinstance(series, Series) or series.kind is not point.kind:
             self.refused["kind_conflict"] += 1
-            return
+            return False
         if batch.time_s < series.last_time_s:
             self.refused["out_of_order"] += 1
-            return
+            return False
         # Hooks keep their counts while no agent listens: the first one is where the counter stands, not a rise just now.
         is_base = is_new and point.name.startswith("aie_engine_")
         value = series.value + point.value if point.delta else point.value
         if not abs(value) <= _LARGEST:
             self.refused["too_large"] += 1
-            return
+            return False
         if point.delta and series.kind is Kind.COUNTER and not is_base and _was_silent(series, batch):
             # Deltas come only when something happened: until a period ago the counter stood where it was, at first at 0.
             series.append(batch.time_s - batch.period_s, series.value)
         series.append(batch.time_s, value)
         self._note(series, batch)
+        return True
 
-    def _take_histogram(self, point: HistogramPoint, tags: Tags, batch: Batch) -> None:
+    def _take_histogram(self, point: HistogramPoint, tags: Tags, batch: Batch) -> bool:
+        """Whether it was taken."""
         series = self._series.get((point.name, tags))
         if isinstance(series, HistogramSeries) and series.bounds != point.bounds:
             # Another source with other buckets took over, or the engine was upgraded: counts cannot be carried across.
@@ -225,13 +229,13 @@ class Store:
         if series is None:
             series = HistogramSeries(point.name, tags, batch.source, point.bounds, self._capacity(batch))
             if not self._insert(series, len(point.counts) + 2, batch):
-                return
+                return False
         if not isinstance(series, HistogramSeries):
             self.refused["kind_conflict"] += 1
-            return
+            return False
         if batch.time_s < series.last_time_s:
             self.refused["out_of_order"] += 1
-            return
+            return False
         counts: Sequence[float] = point.counts
         total = point.total
         if point.delta:
@@ -239,13 +243,14 @@ class Store:
             total += series.total
         if not (abs(total) <= _LARGEST and max(counts) <= _LARGEST):
             self.refused["too_large"] += 1
-            return
+            return False
         if point.delta and _was_silent(series, batch):
             series.append(batch.time_s - batch.period_s, series.counts, series.total)
         series.append(batch.time_s, counts, total)
         if not point.delta:
             series.exemplars = dict(point.exemplars)
         self._note(series, batch)
+        return True
 
     def _note(self, series: AnySeries, batch: Batch) -> None:
         if series.source != batch.source:
@@ -254,7 +259,6 @@ class Store:
             series.source = batch.source
             self._count(series, weight)
         series.valid_until_s = batch.time_s + _valid_s(series, batch)
-        self.accepted[batch.source] += 1
 
     def _capacity(self, batch: Batch) -> int:
         """Points that a series of this source needs to remember for as long as the store does."""

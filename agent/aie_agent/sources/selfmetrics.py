@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from aie_agent.about import About
-from aie_agent.samples import Batch, Count, Point, labelled
+from aie_agent.samples import Batch, Count, Point, labelled, own_tags
 from aie_agent.sources.base import Health
 from aie_agent.store import Store
 from aie_telemetry.catalogue import CATALOGUE
@@ -69,5 +69,4 @@ class SelfSource:
 
 
 def _point(name: str, values: tuple[str, ...], value: float) -> Point:
-    metric = CATALOGUE[name]
-    return Point(name, metric.kind, tuple(sorted(zip(metric.labels, values, strict=True))), value)
+    return Point(name, CATALOGUE[name].kind, own_tags(name, values), value)

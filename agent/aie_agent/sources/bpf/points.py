@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from aie_agent.samples import HistogramPoint, Point, Tags
+from aie_agent.samples import HistogramPoint, Point, own_tags
 from aie_ebpf.messages import Coverage, Cuda, Histogram, ProcessReport, Ready, Report, Waits, WindowClosed
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
@@ -66,14 +66,14 @@ class Sums:
     def points(self) -> list[Point]:
         """All amounts; those of counters as deltas."""
         return [
-            Point(name, CATALOGUE[name].kind, _tags(name, labels), amount, CATALOGUE[name].kind is Kind.COUNTER)
+            Point(name, CATALOGUE[name].kind, own_tags(name, labels), amount, CATALOGUE[name].kind is Kind.COUNTER)
             for (name, labels), amount in self._amounts.items()
         ]
 
     def histograms(self) -> list[HistogramPoint]:
         """All distributions, as deltas."""
         return [
-            HistogramPoint(name, _tags(name, labels), CATALOGUE[name].buckets, tuple(counts), total, True)
+            HistogramPoint(name, own_tags(name, labels), CATALOGUE[name].buckets, tuple(counts), total, True)
             for (name, labels), (counts, total) in self._histograms.items()
         ]
 
@@ -221,7 +221,3 @@ def _syncs_now(engine: str, cudas: Sequence[Cuda], sums: Sums) -> None:
 def _label(text: str) -> str:
     """A word of the child's as a label: printable and short, since file names of an engine's are its own to choose."""
     return "".join(each if each.isprintable() else "?" for each in text)[:_LABEL_CHARS] or "?"
-
-
-def _tags(name: str, values: tuple[str, ...]) -> Tags:
-    return tuple(sorted(zip(CATALOGUE[name].labels, values, strict=True)))
