@@ -36,13 +36,15 @@ class Expected(NamedTuple):
 
 class Verdict(NamedTuple):
     """What the agent made of a fault. `named_as` is the first of the findings at the end, "" for none; `seconds` until one of the
-    expected causes stood among them unexplained; `others` are causes that are neither expected nor may stand beside it."""
+    expected causes stood among them unexplained; `others` are causes that are neither expected nor may stand beside it, and
+    `beside` those that may and did."""
 
     named_as: str
     named: bool
     top_right: bool
     seconds: float | None
     others: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
 
 class Result(NamedTuple):
@@ -64,7 +66,7 @@ class Result(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """All results together; `ran` leaves out what was skipped, and `median_s` is of the fast faults that were named."""
+    """All results together; `ran` leaves out those that were `skipped`, and `median_s` is of the fast faults that were named."""
 
     ran: int
     named: int
@@ -72,12 +74,15 @@ class Totals(NamedTuple):
     median_s: float | None
     false_alarms: int
     healthy_s: float
+    skipped: int = 0
 
     @property
     def reached(self) -> bool:
-        """Whether the targets are: every fault named, nearly every top cause right, the fast ones fast, no false alarm."""
+        """Whether the targets are: every fault was run and named, nearly every top cause right, the fast ones fast, no false
+        alarm."""
+        all_named = 0 < self.ran == self.named and not self.skipped
         in_time = self.median_s is None or self.median_s < FAST_MEDIAN_S
-        return self.named == self.ran and self.top_right >= TOP_RIGHT_SHARE * self.ran and in_time and not self.false_alarms
+        return all_named and self.top_right >= TOP_RIGHT_SHARE * self.ran and in_time and not self.false_alarms
 
 
 def keys(findings: Iterable[Finding]) -> frozenset[Key]:
@@ -129,9 +134,10 @@ def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> 
     at = next((look.after_s for look in looks if is_named(look, expected, before)), None)
     seen = {each.cause for look in looks for each in new(look.findings, before)}
     others = tuple(sorted(seen - set(expected.causes) - set(expected.beside)))
+    beside = tuple(sorted(seen & set(expected.beside) - set(expected.causes)))
     if not expected.causes:
-        return Verdict(top, not others, not others, None, others)
-    return Verdict(top, at is not None, top in expected.causes, at, others)
+        return Verdict(top, not others, not others, None, others, beside)
+    return Verdict(top, at is not None, top in expected.causes, at, others, beside)
 
 
 def totals(results: Sequence[Result]) -> Totals:
@@ -145,4 +151,5 @@ def totals(results: Sequence[Result]) -> Totals:
         median_s=statistics.median(fast) if fast else None,
         false_alarms=sum(len(each.false_alarms) for each in results),
         healthy_s=sum(each.healthy_s for each in results),
+        skipped=len(results) - len(verdicts),
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.faultlab.judge import Result, Totals, Verdict, totals
 
-_HEAD = ("fault", "what", "named as", "top", "seconds", "others", "false alarms before")
+_HEAD = ("fault", "what", "named as", "top", "seconds", "true as well", "others", "false alarms before")
 
 
 def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -21,11 +21,20 @@ def _row(result: Result) -> tuple[str, ...]:
     alarms = ", ".join(result.false_alarms) or "-"
     verdict = result.verdict
     if verdict is None:
-        return result.fault, result.what, f"not run: {result.skipped}", "-", "-", "-", alarms
+        return result.fault, result.what, f"not run: {result.skipped}", "-", "-", "-", "-", alarms
     seconds = "-" if verdict.seconds is None else f"{verdict.seconds:.1f}"
     named = verdict.named_as or ("nothing" if not result.expected else "not named")
     right = "right" if verdict.top_right else "wrong"
-    return result.fault, result.what, named, right, seconds, ", ".join(verdict.others) or "-", alarms
+    return (
+        result.fault,
+        result.what,
+        named,
+        right,
+        seconds,
+        ", ".join(verdict.beside) or "-",
+        ", ".join(verdict.others) or "-",
+        alarms,
+    )
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -36,9 +45,10 @@ def markdown(results: Sequence[Result]) -> str:
 
 def summary(total: Totals) -> str:
     """One line that says how many, how fast, and whether that is enough."""
+    left_out = f" and {total.skipped} not run" if total.skipped else ""
     median = "none" if total.median_s is None else f"{total.median_s:.1f} s"
     return (
-        f"{total.ran} faults: {total.named} named, top cause right in {total.top_right}, median of the fast ones {median}; "
+        f"{total.ran} faults{left_out}: {total.named} named, top cause right in {total.top_right}, median of the fast ones {median}; "
         f"{total.false_alarms} false alarms in {total.healthy_s / 60:.1f} healthy minutes: "
         + ("targets reached" if total.reached else "below the targets")
     )

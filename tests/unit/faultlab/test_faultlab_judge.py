@@ -37,7 +37,7 @@ def test_a_fault_is_named_when_its_cause_stands_unexplained_and_judged_by_what_s
         (6.0, (finding("gil_contention"), finding("tokenizer_bound"))),
         (9.0, (finding("tokenizer_bound"), finding("gil_contention", explained_by="tokenizer_bound"))),
     )
-    assert judge(seen, EXPECTED, frozenset()) == Verdict("tokenizer_bound", True, True, 6.0, ())
+    assert judge(seen, EXPECTED, frozenset()) == Verdict("tokenizer_bound", True, True, 6.0, (), ("gil_contention",))
 
 
 def test_another_cause_in_front_is_wrong_though_the_fault_is_named() -> None:
@@ -89,9 +89,13 @@ RIGHT = Verdict("c", True, True, 4.0, ())
 
 
 def test_targets() -> None:
-    good = [result(RIGHT), result(RIGHT._replace(seconds=300.0), fast=False), result(None)]
-    assert totals(good) == Totals(ran=2, named=2, top_right=2, median_s=4.0, false_alarms=0, healthy_s=90.0)
+    good = [result(RIGHT), result(RIGHT._replace(seconds=300.0), fast=False)]
+    assert totals(good) == Totals(ran=2, named=2, top_right=2, median_s=4.0, false_alarms=0, healthy_s=60.0)
     assert totals(good).reached
+    with_one_left_out = totals([*good, result(None)])
+    assert with_one_left_out.skipped == 1
+    assert not with_one_left_out.reached, "a fault that was not run is not named"
+    assert not totals([]).reached
     for bad in (
         result(Verdict("", False, False, None, ())),
         result(Verdict("d", True, False, 4.0, ("d",))),
@@ -109,11 +113,13 @@ def test_one_top_cause_in_twenty_may_be_wrong() -> None:
 
 def test_the_table_says_all_of_it() -> None:
     table = markdown([result(RIGHT), result(Verdict("", False, False, None, ("d",)), false_alarms=("e",)), result(None)])
-    assert "| f | what | c | right | 4.0 | - | - |" in table
-    assert "| f | what | not named | wrong | - | d | e |" in table
+    assert "| f | what | c | right | 4.0 | - | - | - |" in table
+    assert "| f | what | not named | wrong | - | - | d | e |" in table
     assert "not run: no quota here" in table
-    assert table.endswith("2 faults: 1 named, top cause right in 1, median of the fast ones 4.0 s; 1 false alarms in 1.5 healthy "
-                          "minutes: below the targets")  # fmt: skip
+    assert table.endswith(
+        "2 faults and 1 not run: 1 named, top cause right in 1, median of the fast ones 4.0 s; "
+        "1 false alarms in 1.5 healthy minutes: below the targets"
+    )
 
 
 def test_results_are_read_as_they_were_written() -> None:
