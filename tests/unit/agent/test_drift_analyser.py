@@ -346,6 +346,28 @@ def test_a_reference_of_another_revision_is_refused() -> None:
     assert world.analyser.shown(["e"], world.now_s)[0].reason == ""
 
 
+def test_of_two_revisions_that_a_rollout_keeps_the_served_one_is_taken() -> None:
+    world = World(Assigned(_reference(revision="r1")), Assigned(_reference(revision="r2")))
+    world.info("r2")
+    world.requests(700)
+    (shown,) = world.analyser.shown(["e"], world.now_s)
+    assert shown.reason == ""
+    world.info("r3")
+    world.requests(10)
+    assert "revision r1, r2 of the model" in world.analyser.shown(["e"], world.now_s)[0].reason
+
+
+def test_of_two_classes_of_traffic_none_is_taken_until_the_engine_is_named() -> None:
+    chat, code = _reference(traffic_class="chat"), _reference(traffic_class="code")
+    world = World(Assigned(chat), Assigned(code))
+    world.requests(10)
+    (shown,) = world.analyser.shown(["e"], world.now_s)
+    assert shown.reason == "2 references fit ('chat' of ?, 'code' of ?): say which is the engine's (drift.references = ENGINE=FILE)"
+    world = World(Assigned(chat), Assigned(code, "e"))
+    world.requests(10)
+    assert world.analyser.shown(["e"], world.now_s)[0].reason == ""
+
+
 def test_a_reference_that_can_compare_nothing_is_refused() -> None:
     walk, rng = [0.0], random.Random(1)
     for _ in range(1999):

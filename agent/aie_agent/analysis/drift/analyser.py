@@ -185,7 +185,8 @@ class DriftAnalyser:
         return stream
 
     def _choose(self, key: _Key, revision: str) -> Reference | str:
-        """The reference for an engine and model, or why there is none. One that names the engine goes first."""
+        """The reference for an engine and model, or why there is none. Those that name the engine go first, then those of its very
+        revision: a rollout may keep both. Of which class an engine's traffic is nobody but the operator knows."""
         engine, model = key
         own = [each.reference for each in self._references if each.engine == engine]
         candidates = own or [each.reference for each in self._references if not each.engine]
@@ -195,14 +196,27 @@ class DriftAnalyser:
             return (
                 f"no reference for the model {model!r} (there is one for: {there})" if there else "no reference (drift.references)"
             )
-        about = fitting[0].header.about
-        if about.revision and revision and about.revision != revision:
-            return f"the reference is for revision {about.revision} of the model, the engine serves {revision}"
-        if not any(column.name in _NAMES for column in fitting[0].header.columns):
-            return f"the reference has none of the statistics that hooks send: {', '.join(_NAMES)}"
-        if all(column.untested for column in fitting[0].header.columns if column.name in _NAMES):
-            return "the reference's values depend on each other so much that nothing can be compared: record a longer one"
-        return fitting[0]
+        if revision:
+            told = sorted({reference.header.about.revision for reference in fitting})
+            fitting = [each for each in fitting if each.header.about.revision == revision] or [
+                each for each in fitting if not each.header.about.revision
+            ]
+            if not fitting:
+                return f"the reference is for revision {', '.join(told)} of the model, the engine serves {revision}"
+        if len(fitting) > 1:
+            classes = ", ".join(f"{each.header.about.traffic_class!r} of {each.header.about.revision or '?'}" for each in fitting)
+            return f"{len(fitting)} references fit ({classes}): say which is the engine's (drift.references = ENGINE=FILE)"
+        return _usable(fitting[0])
+
+
+def _usable(reference: Reference) -> Reference | str:
+    """The reference, or why nothing can be compared with it."""
+    columns = [column for column in reference.header.columns if column.name in _NAMES]
+    if not columns:
+        return f"the reference has none of the statistics that hooks send: {', '.join(_NAMES)}"
+    if all(column.untested for column in columns):
+        return "the reference's values depend on each other so much that nothing can be compared: record a longer one"
+    return reference
 
 
 def _watching(key: _Key, value: float) -> Point:
