@@ -48,7 +48,8 @@ def summary(total: Totals) -> str:
     left_out = f" and {total.skipped} not run" if total.skipped else ""
     median = "none" if total.median_s is None else f"{total.median_s:.1f} s"
     return (
-        f"{total.ran} faults{left_out}: {total.named} named, top cause right in {total.top_right}, median of the fast ones {median}; "
+        f"{total.ran} faults{left_out}: {total.named} named, top cause right in {total.top_right}, "
+        f"median of the fast ones {median}; "
         f"{total.false_alarms} false alarms in {total.healthy_s / 60:.1f} healthy minutes: "
         + ("targets reached" if total.reached else "below the targets")
     )
