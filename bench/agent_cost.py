@@ -6,7 +6,8 @@ fast its own page renders.
 Prints CPU as a share of one core, by the agent's own clock of CPU, and how it divides among its parts (bench/agent_parts.py), each
 beside its budget; the child that holds the probes; resident memory; and what a GET of /metrics at 5k series takes over a real
 socket, as the classic text and as OpenMetrics: the median time, and the agent's CPU. The GPUs are simulated and answer at once.
-Other engines of the host that the agent finds cost, too: --no-discovery leaves them out.
+Other engines of the host that the agent finds cost, too: --no-discovery leaves them out. Exits with 1 beyond a budget: of CPU as a
+whole, of a part, or of the page.
 """
 
 from __future__ import annotations
@@ -254,8 +255,21 @@ def cycle(running: Agent, seconds: float) -> Cycle:
     return Cycle(spent_ms, child_s if child_s is None else child_s * ms_each_s)
 
 
+def failures(taken: Cycle, pages: Mapping[str, Scrape]) -> list[str]:
+    """What is beyond its budget."""
+    share = sum(taken.parts_ms.values()) / 1000
+    found = [f"the agent takes {share:.2%} of a core, beyond {SHARE:.0%}"] if share > SHARE else []
+    for budget, parts in by_budget(taken.parts_ms):
+        if (spent_ms := sum(parts.values())) > budget.budget_ms:
+            found.append(f"{budget.what} takes {spent_ms:.2f} ms a cycle, beyond {budget.budget_ms:g}")
+    for name, page in pages.items():
+        if page.wall_s > SCRAPE_BUDGET_S:
+            found.append(f"/metrics as {name} takes {page.wall_s * 1e3:.1f} ms, beyond {SCRAPE_BUDGET_S * 1e3:g}")
+    return found
+
+
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints. Exits with 1 beyond a budget."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--processes", type=int, default=64)
@@ -280,11 +294,13 @@ def main() -> None:
             child.wait()
         fill(running.statsd, 5000)
         time.sleep(3)
-        for name, accept in FORMATS.items():
-            page = scrape(running, accept)
+        pages = {name: scrape(running, accept) for name, accept in FORMATS.items()}
+        for name, page in pages.items():
             print(f"/metrics as {name}, {page.lines} lines: {page.wall_s * 1e3:.1f} ms, {page.cpu_s * 1e3:.1f} ms of CPU", end=" ")
             print(f"(median of 20; budget {SCRAPE_BUDGET_S * 1e3:g} ms)")
         print(f"{resident_mib(running.pid):.0f} MiB resident")
+    if found := failures(taken, pages):
+        sys.exit("; ".join(found))
 
 
 if __name__ == "__main__":
