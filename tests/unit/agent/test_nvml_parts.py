@@ -16,7 +16,7 @@ from aie_agent.sources.nvml.counters import Guard
 from aie_agent.sources.nvml.devices import Identity
 from aie_agent.sources.nvml.door import IMPLAUSIBLE, NOT_SUPPORTED, SENTINEL, Absent, Device, number
 from aie_agent.sources.nvml.memory import PAGE_BYTES, Memory, balanced
-from aie_agent.sources.nvml.meter import FIRST, Meter, MeterGroup
+from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.plan import Number, plan
 from aie_agent.sources.nvml.roster import Entry, Roster
 from aie_agent.sources.nvml.rows import FIELDS, ROWS, Pace, Row
@@ -327,19 +327,3 @@ def test_what_did_not_change_is_the_same_point() -> None:
     first = meter.take(70_000, 0.0)
     assert meter.take(70_000, 1.0) is first
     assert take(meter, NOT_SUPPORTED, UINT, 10**9, 70_000) == [NOT_SUPPORTED, SENTINEL, IMPLAUSIBLE, 70.0]
-
-
-@given(st.lists(st.sampled_from([0, 1, 0x8, 0x9, 0x800, 0x20, UINT]), max_size=20))
-def test_series_of_one_answer_are_what_each_makes_of_it(answers: list[int]) -> None:
-    rows = [row for row in ROWS if row.call == "nvmlDeviceGetCurrentClocksEventReasons"]
-    group, apart = MeterGroup([Meter(row, "0") for row in rows]), [Meter(row, "0") for row in rows]
-    assert len(rows) > 10
-    for second, answer in enumerate(answers):
-        assert group.take(answer, float(second)) == [meter.take(answer, float(second)) for meter in apart]
-
-
-def test_the_same_answer_is_no_reason_to_pass_over_a_counter_or_a_rate() -> None:
-    rate = Row("aie_gpu_pcie_bytes_per_second", FIELDS, units.BYTES, ("tx",), (197, 0), per_second=True)
-    group = MeterGroup([Meter(rate, "0")])
-    taken = [group.take(answer, second)[0] for second, answer in enumerate((1000, 1000, 3000))]
-    assert [each.value if isinstance(each, Point) else each for each in taken] == [FIRST, 0.0, 2000.0]

@@ -248,15 +248,17 @@ class GpuReader:
     def _part(self, part: Part, pace: Pace) -> tuple[list[Point], bool]:
         """The points of a part of the plan, and whether something failed that may work the next time."""
         assert self.device is not None
-        fields = self._fields[pace].read() if part.fields else ()
-        answers = [self._ask(query) for query in part.queries]
-        now_s = time.monotonic()
-        taken = [(meter, meter.take(answer, now_s)) for meter, answer in zip(part.fields, fields, strict=True)]
-        for query, answer in zip(part.queries, answers, strict=True):
-            taken += zip(query.meters.meters, query.meters.take(answer, now_s), strict=True)
         points: list[Point] = []
         failed = False
-        for meter, point in taken:
+        answered: list[tuple[Meter, Any]] = []
+        if part.fields:
+            answered += zip(part.fields, self._fields[pace].read(), strict=True)
+        for query in part.queries:
+            answer = self._ask(query)
+            answered += [(meter, answer) for meter in query.meters]
+        now_s = time.monotonic()
+        for meter, answer in answered:
+            point = meter.take(answer, now_s)
             if isinstance(point, Point):
                 points.append(point)
             elif point is IMPLAUSIBLE:

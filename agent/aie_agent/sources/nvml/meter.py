@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from aie_agent.samples import Point, Tags
@@ -69,24 +68,3 @@ class Meter:
         rate = (value - before[1]) / (now_s - before[0])
         # The next answer is compared with this one all the same: where the counter stays up there, it goes on from there.
         return Point(self.row.metric, self.kind, self.tags, rate) if rate <= self.row.unit.per_second else IMPLAUSIBLE
-
-
-class MeterGroup:
-    """Series that are made of one answer, such as the reasons for which clocks are down, each a bit of it."""
-
-    __slots__ = ("_answer", "_keeps", "_kept", "meters")
-
-    def __init__(self, meters: Sequence[Meter]) -> None:
-        self.meters = tuple(meters)
-        self._keeps = all(meter.kind is Kind.GAUGE and not meter.row.per_second for meter in self.meters)
-        self._answer: Any = None
-        self._kept: list[Point | Absent] | None = None
-
-    def take(self, answer: Any, now_s: float) -> list[Point | Absent]:
-        """As `Meter.take`, of each. The same number again gives the same gauges: they are not asked one by one."""
-        if self._kept is not None and answer == self._answer:
-            return self._kept
-        taken = [meter.take(answer, now_s) for meter in self.meters]
-        is_kept = self._keeps and isinstance(answer, (int, float)) and all(isinstance(point, Point) for point in taken)
-        self._answer, self._kept = (answer, taken) if is_kept else (None, None)
-        return taken

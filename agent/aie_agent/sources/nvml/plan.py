@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from aie_agent.sources.nvml.door import Device
-from aie_agent.sources.nvml.meter import Meter, MeterGroup
+from aie_agent.sources.nvml.meter import Meter
 from aie_agent.sources.nvml.rows import FIELDS, Pace, Row
 
 
@@ -16,7 +16,7 @@ class Query(NamedTuple):
     call: str
     args: tuple[int, ...]
     each_link: bool
-    meters: MeterGroup
+    meters: tuple[Meter, ...]
 
 
 class Part(NamedTuple):
@@ -62,5 +62,5 @@ def _part(meters: list[Meter]) -> Part:
             grouped.setdefault((row.call, row.args, row.each_link), []).append(meter)
     return Part(
         tuple(meter for meter in meters if meter.row.call == FIELDS),
-        tuple(Query(*asked, MeterGroup(members)) for asked, members in grouped.items()),
+        tuple(Query(*asked, tuple(members)) for asked, members in grouped.items()),
     )
