@@ -16,7 +16,7 @@ from aie_agent.sources.scrape_page import MAX_SAMPLES, PREFIX, Reading, read_pag
 from aie_telemetry.exposition import MemoBudget, Page, PageParser
 
 OWN_KIND: Final = "aie"
-LINT_EVERY: Final = 10
+LINT_EVERY: Final = 30
 """Pages of which one is held against the rules: what they look for does not come and go, and takes as long as all the rest."""
 _JSON_HINT: Final = " (JSON: TensorRT-LLM serves Prometheus text at /prometheus/metrics)"
 
