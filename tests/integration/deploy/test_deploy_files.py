@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
+import queue
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +217,9 @@ def test_an_agent_without_capabilities_is_of_its_engine_s_user(tmp_path: Path) -
     assert {(each["runAsUser"], each["runAsGroup"], each["runAsNonRoot"]) for each in users.values()} == {(*IDS, True)}
     images = [_image_user(DEPLOY / each, tmp_path) for each in ("Dockerfile", "compose/engine.Dockerfile")]
     assert images == [":".join(map(str, IDS))] * 2
-    assert not [each for each in _compose()["services"].values() if "user" in each]
+    services = _compose()["services"]
+    assert [name for name, each in services.items() if "user" in each] == ["rules"], "root writes files, and is in no network"
+    assert services["rules"]["network_mode"] == "none"
 
 
 # Becomes the sidecar's agent, and says what it sees of a process. Modules are loaded before: the interpreter may be root's alone.
@@ -290,7 +296,10 @@ def _compose() -> dict[str, Any]:
 
 def test_compose_names_files_that_are_there_and_opens_nothing_to_the_network() -> None:
     services = _compose()["services"]
-    assert services.keys() == {"engine", "agent", "prometheus", "alertmanager", "grafana", "telegraf", "collector"}
+    others = {"prometheus", "alertmanager", "grafana", "telegraf", "collector"}
+    assert services.keys() == {"engine", "load", "agent", "rules"} | others
+    built = {each["image"] for each in services.values() if "build" in each}
+    assert {services[name]["image"] for name in ("load", "rules")} <= built
     for service in services.values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
@@ -323,6 +332,63 @@ def test_compose_s_prometheus_scrapes_the_agent_alone_and_keeps_the_traces_that_
     scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yaml").read_text())["scrape_configs"]
     assert [each["static_configs"] for each in scraped] == [[{"targets": [f"agent:{AGENT_HTTP_PORT}"]}]]
     assert "--enable-feature=exemplar-storage" in _compose()["services"]["prometheus"]["command"]
+
+
+def test_the_rules_of_compose_are_those_of_a_rehearsal_and_lead_to_the_agent(promtool: str, tmp_path: Path) -> None:
+    """What the service writes, by its own command; Prometheus reads it where the volume is."""
+    services = _compose()["services"]
+    command = [str(tmp_path) if each == "/alerts" else each for each in services["rules"]["command"]]
+    subprocess.run([Path(sys.executable).with_name("aie-agent"), *command], check=True, capture_output=True)
+    written = sorted((tmp_path / "rules").iterdir())
+    assert written
+    done = subprocess.run([promtool, "check", "rules", *map(str, written)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = "".join(each.read_text() for each in written)
+    (port,) = [each.rpartition(":")[0] for each in services["agent"]["ports"]]
+    links = re.findall(r"runbook_url: '?(\S+)/runbooks/", text)
+    assert set(links) == {f"http://{port}"}
+    (lost,) = [
+        rule
+        for group in yaml.safe_load((tmp_path / "rules" / "gpu.yaml").read_text())["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == "AieGpuLost"
+    ]
+    assert lost["for"] == "1s"
+    assert "alerts:/alerts:ro" in services["prometheus"]["volumes"]
+    prometheus = yaml.safe_load((DEPLOY / "compose" / "prometheus.yaml").read_text())
+    assert prometheus["rule_files"] == ["/alerts/rules/*.yaml"]
+    assert prometheus["global"]["scrape_interval"] == "1s"
+
+
+def test_the_client_of_compose_asks_what_the_engine_takes_and_goes_on_after_an_error() -> None:
+    asked: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.put({"path": self.path} | json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(503 if asked.qsize() == 1 else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    script = DEPLOY / "compose" / "load.py"
+    with subprocess.Popen([sys.executable, "-S", str(script), url, "0.01"], stdout=subprocess.PIPE, text=True) as load:
+        try:
+            first, *_ = [asked.get(timeout=30) for _ in range(3)]
+            assert load.stdout is not None
+            assert "503" in load.stdout.readline()
+        finally:
+            load.kill()
+            server.shutdown()
+            server.server_close()
+    assert first["path"] == "/v1/chat/completions"
+    served = _compose()["services"]["engine"]["command"]
+    assert first["model"] == served[served.index("--name") + 1]
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap"])
