@@ -1,4 +1,4 @@
-"""Asks the engine of compose.yaml for short chats, one about every two seconds, at random moments: an engine without work shows little.
+"""Asks the engine of compose.yaml for short chats, at random moments, one about every two seconds: without work it shows little.
 
 python load.py http://engine:8000 [SECONDS]
 """
