@@ -125,8 +125,13 @@ def test_a_series_that_comes_twice_counts_once() -> None:
 def test_an_outcome_that_nobody_knows_is_no_other_outcome() -> None:
     page = 'vllm:request_success_total{finished_reason="stop"} 2\nvllm:request_success_total{finished_reason="enlightened"} 3\n'
     reading = read(page).reading
-    assert [point.value for point in reading.points if point.name == "aie_engine_requests_total"] == [2.0]
+    assert [point.value for point in reading.points if point.name == "aie_engine_requests_total"] == [2.0, 0.0, 0.0, 0.0]
     assert reading.refused == {"unknown_outcome": 1}
+
+
+def ended(reading: Reading) -> dict[str, float]:
+    """Requests by outcome, without those that have not come."""
+    return {dict(one.tags)["outcome"]: one.value for one in reading.points if one.name == "aie_engine_requests_total" and one.value}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_an_outcome_that_nobody_knows_is_no_other_outcome() -> None:
 )
 def test_errors_by_their_code(code: str, outcome: str) -> None:
     reading = read(f'trtllm_request_error_total{{http_code="{code}"}} 2\n').reading
-    assert [dict(point.tags)["outcome"] for point in reading.points if point.name == "aie_engine_requests_total"] == [outcome]
+    assert ended(reading) == {outcome: 2.0}
 
 
 @pytest.mark.parametrize("code", ["", "x", "200", "4", "4000"])
@@ -144,8 +149,7 @@ def test_codes_that_are_no_errors(code: str) -> None:
 
 def test_a_timeout_is_a_timeout_wherever_it_is_counted() -> None:
     page = 'trtllm_request_success_total{finished_reason="timeout"} 2\ntrtllm_request_error_total{http_code="504"} 3\n'
-    (ended,) = [point for point in read(page).reading.points if point.name == "aie_engine_requests_total"]
-    assert (dict(ended.tags)["outcome"], ended.value) == ("timeout", 5.0)
+    assert ended(read(page).reading) == {"timeout": 5.0}
 
 
 def test_models_without_end_are_capped() -> None:

@@ -42,8 +42,14 @@ def histograms(reading: PageReading) -> dict[str, HistogramPoint]:
     return found
 
 
-def outcomes(done: list[Request]) -> dict[str, float]:
-    return {"requests_total outcome=ok": float(len(done))}
+VLLM = ("error", "cancelled", "rejected")
+TRTLLM = ("error", "cancelled", "timeout", "rejected")
+"""How requests may end beside well, as the engines' pages tell it."""
+
+
+def outcomes(done: list[Request], others: tuple[str, ...] = ()) -> dict[str, float]:
+    """All ended well; what the page has no line of yet has not come, and is 0."""
+    return {"requests_total outcome=ok": float(len(done)), **{f"requests_total outcome={other}": 0.0 for other in others}}
 
 
 def assert_observed(histogram: HistogramPoint, bounds: tuple[float, ...], values: list[float]) -> None:
@@ -92,7 +98,7 @@ def test_vllm_v0() -> None:
         "kv_usage_ratio": 0.25,
         "preemptions_total": 1,
         "generation_tokens_total": sum(one.generated for one in done),
-        **outcomes(done),
+        **outcomes(done, VLLM),
     }
     found = histograms(reading)
     assert set(found) == {
@@ -114,7 +120,7 @@ def test_vllm_v1_as_it_began() -> None:
         "generation_tokens_total": sum(one.generated for one in done),
         "prefix_cache_queries_total": sum(one.prompt for one in done),
         "prefix_cache_hits_total": sum(one.cached for one in done),
-        **outcomes(done),
+        **outcomes(done, VLLM),
         "requests_total outcome=cancelled": 0,
     }
     assert_observed(histograms(reading)["queue_seconds"], render.E2E, [one.queue for one in done])
@@ -237,7 +243,7 @@ def test_sglang_with_replicas_shards_and_priorities() -> None:
 def test_tensorrt_llm_as_it_began() -> None:
     """No numbers of what runs and waits, nor of tokens."""
     reading = read("tensorrt-llm-1.0")
-    assert scalars(reading) == {"kv_usage_ratio": 0.62, **outcomes(traffic(25, 8))}
+    assert scalars(reading) == {"kv_usage_ratio": 0.62, **outcomes(traffic(25, 8), TRTLLM)}
     assert set(histograms(reading)) == {
         "time_to_first_token_seconds", "request_duration_seconds", "queue_seconds", "time_per_output_token_seconds",
     }  # fmt: skip
@@ -255,7 +261,7 @@ def test_tensorrt_llm() -> None:
         "generation_tokens_total": sum(one.generated for one in done),
         "prefix_cache_queries_total": sum(one.prompt for one in done),
         "prefix_cache_hits_total": sum(one.cached for one in done),
-        **outcomes(done),
+        **outcomes(done, TRTLLM),
         "requests_total outcome=cancelled": 1,
         "requests_total outcome=rejected": 2,
         "requests_total outcome=error": 1,
@@ -307,6 +313,8 @@ def test_triton() -> None:
             ("requests_waiting", None): 1,
             ("requests_total", "ok"): 30,
             ("requests_total", "error"): 2,
+            ("requests_total", "rejected"): 0,  # this version does not say why one failed
+            ("requests_total", "cancelled"): 0,
             ("response_cache_queries_total", None): 10,
             ("response_cache_hits_total", None): 4,
         }
@@ -381,7 +389,7 @@ def test_a_difference_does_not_fall_while_one_counter_is_ahead_of_the_other() ->
 
 def test_whole_prompts_are_no_computed_tokens() -> None:
     reading = PageReader("e").read(b'trtllm_prompt_tokens_total{model_name="m"} 5\ntrtllm_num_requests_running{model_name="m"} 1\n')
-    assert scalars(reading) == {"requests_running": 1}
+    assert scalars(reading) == {"requests_running": 1, **outcomes([], TRTLLM)}
 
 
 def test_llama_cpp() -> None:

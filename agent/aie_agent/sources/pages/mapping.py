@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from aie_agent.progress import PageSigns
 from aie_agent.sources.monotonic import MonotonicSum
+from aie_agent.sources.pages.outcomes import Beginnings
 from aie_agent.sources.pages.replicas import Numbers, Slot, Sums, begun_anew, contradictory, unlike
 from aie_agent.sources.pages.rows import HISTOGRAM_PARTS, EngineMap, Fold, Row, Term, exposed_names
 from aie_agent.sources.pages.signs import signs_of
@@ -39,9 +40,11 @@ _NO_KIND: Final = ("untyped", "unknown")
 
 @dataclass(slots=True)
 class Mapped:
-    """What a page says in aie's names and of its progress, and how many of its samples were refused, by reason."""
+    """What a page says in aie's names and of its progress, which counters it does not have yet, and how many of its samples were
+    refused, by reason."""
 
     page: Page
+    begun: list[PageSample] = field(default_factory=list)
     signs: PageSigns = field(default_factory=PageSigns)
     refused: Counter[str] = field(default_factory=Counter)
 
@@ -84,6 +87,7 @@ class PageMapper:
         self._memo: dict[tuple[str, Tags], list[_Target] | str] = {}
         self._sums: dict[Slot, MonotonicSum[Tags]] = {}
         self._differences: _Differences = {}
+        self._beginnings = Beginnings(engine)
 
     def forget(self) -> None:
         """Gives up what it remembers of lines; not what totals stood at."""
@@ -115,6 +119,9 @@ class PageMapper:
         models = {value for _, tags in samples for label, value in tags if label == "model"}
         mapped.page.samples.extend(_infos(self._map, page.samples, models))
         mapped.page.samples.extend(PageSample(name, tags, value) for (name, tags), value in samples.items())
+        if Reason.KIND_CONFLICT not in mapped.refused:
+            is_whole = not (mapped.refused or page.bad_lines or page.unread_lines)
+            mapped.begun = self._beginnings.of(samples, is_whole=is_whole)
         mapped.signs = signs_of(self._map, numbers, page.samples)
         return mapped
 

@@ -82,7 +82,8 @@ class PageReader:
         if engine is None:
             return PageReading(None, Reading(), [], f"a metrics page of no engine that is known here: {', '.join(KNOWN)}")
         mapped = self._mapper_of(engine).map(page, names)
-        reading = read_page(mapped.page, self._engine)
+        begun = mapped.page._replace(samples=[*mapped.page.samples, *mapped.begun]) if mapped.begun else mapped.page
+        reading = read_page(begun, self._engine)
         reading.refused += mapped.refused
         found = self._lint_of(engine.kind, engine, page, names, mapped.page)
         return PageReading(engine.kind, reading, found, _nothing(reading, engine.kind), mapped.signs)
