@@ -131,6 +131,53 @@ def test_a_leak_that_slows_with_its_load_stays_one() -> None:
     assert len(began) == 1
 
 
+@pytest.mark.parametrize(("hours", "idle_h"), [(132.0, 90.0), (54.0, 12.0)])
+def test_a_leak_outlives_its_traffic(hours: float, idle_h: float) -> None:
+    """42 hours of a leak, then no request comes, and memory stands still, for longer than anything is remembered."""
+    busy_h = hours - idle_h
+
+    def rows(until_h: float = hours) -> Iterator[Sample]:
+        return samples(until_h, lambda t: 168 * np.minimum(t, busy_h), load=lambda t: np.where(t < busy_h, 5.0, 0.0), step_s=300.0)
+
+    began, line = leaks_at(rows())
+    assert line.level == "leak"
+    assert len(began) == 1
+    assert whole(rows()).verdict == "leak"
+    _, again = leaks_at((row for row in rows() if row.time_s > 50 * 3600), Line.restored(leaks_at(rows(50.0))[1].dump(), SETTINGS))
+    assert again.level == "leak", "a restart of the agent changes nothing"
+
+
+def test_a_leak_that_stopped_ends_after_a_day_with_load_whatever_lies_between() -> None:
+    """It rises for 42 hours; then requests come for eight hours a day, and it rises no more: a day of those is three days."""
+
+    def load(t: Array) -> Array:
+        return np.where((t < 42) | (np.mod(t - 42, 24) > 16), 5.0, 0.0)
+
+    recorded = list(samples(42 + 24 * 5, lambda t: 168 * np.minimum(t, 42.0), load=load, step_s=300.0))
+    _, line = leaks_at(row for row in recorded if row.time_s < (42 + 24 * 2) * 3600)
+    assert line.level == "leak"
+    _, line = leaks_at(iter(recorded))
+    assert line.level == "none"
+    assert whole(iter(recorded)).verdict == "none"
+
+
+@pytest.mark.parametrize("noise_mb", [0.0, 30.0])
+def test_a_suspicion_outlives_a_pause_and_ends_with_load(noise_mb: float) -> None:
+    """Of the fast lane, and of half a day."""
+    rise_h = 2.0 if noise_mb == 0 else 14.0
+
+    def rows(again: float) -> Iterator[Sample]:
+        def load(t: Array) -> Array:
+            return np.where((t > rise_h) & (t < rise_h + 10), 0.0, again)
+
+        return samples(rise_h + 18, lambda t: 168 * np.minimum(t, rise_h), load=load, noise_mb=noise_mb, step_s=60.0)
+
+    _, paused = leaks_at(row for row in rows(5.0) if row.time_s < (rise_h + 10) * 3600)
+    assert paused.level == "suspect"
+    _, ended = leaks_at(rows(5.0))
+    assert ended.level == "none"
+
+
 def test_memory_that_rises_evenly_with_the_load_is_not_told() -> None:
     verdict = whole(samples(48, lambda t: 50 * t, load=lambda t: t))
     assert verdict.verdict == "not_enough_data"

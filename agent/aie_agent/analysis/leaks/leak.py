@@ -5,13 +5,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter
 from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
-from aie_agent.analysis.leaks.standing import FAST, NOTHING, End, Past, Standing, after_bin, after_cell, first_found, gave_back
+from aie_agent.analysis.leaks.standing import (
+    FAST,
+    NOTHING,
+    End,
+    Past,
+    Standing,
+    after_bin,
+    after_cell,
+    first_found,
+    gave_back,
+    under_load,
+)
 from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_quiet, rise
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
@@ -38,6 +50,7 @@ class Line:
         self._judged = False
         self._looks = self._quiet_looks = 0  # of the fast lane
         self._bins: list[Bin] = []
+        self._loaded: list[Bin] = []  # of what rises: the bins with load
         self._cells: list[Cell] = []  # of the bin that is not complete
         self._fast: list[Cell] = []
         self._fit = LoadFit()
@@ -222,10 +235,10 @@ class Line:
         slope = None if self._fast_may_be_load else slope
         if slope is not None and self.standing.level == "none":
             since_s = self.origin_s + first.number * self._settings.cell_s
-            self.standing = Standing("suspect", since_s, slope, FAST, 1.0, first.low, last.low, last.mean.load)
+            self.standing = Standing("suspect", since_s, slope, FAST, 1.0, first.low, last.low, fmean(loads))
         elif self.standing.tier == FAST:
             before = self.standing
-            after, how = after_cell(before, lows, last.low, self._by, self._settings)
+            after, how = after_cell(before, lows, last.low, fmean(loads), self._by, self._settings)
             self.standing = before if self._is_claimed else after
             if how is not None and not self._is_claimed:
                 self._note_end(before, how, self.origin_s + (cell.number + 1) * self._settings.cell_s)
@@ -259,7 +272,8 @@ class Line:
         before = self.standing
         until_s = self.time_s(self._bins[-1].number + 1)
         probed = self._was_probed(until_s)
-        after, how = after_bin(before, self._bins, self._by, self._settings, probed=probed)
+        self._loaded = under_load(self._loaded, self._bins, before)
+        after, how = after_bin(before, self._bins, self._loaded, self._by, self._settings, probed=probed)
         self.standing = before if self._is_claimed else after
         if how is not None and not self._is_claimed:
             self._note_end(before, how, until_s)
@@ -296,6 +310,7 @@ class Line:
             "claim": None if self.claim is None else self.claim.dump(),
             "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
             "bins": [_rounded(each.number, *each.low, *each[2:]) for each in self._bins],
+            "loaded": [_rounded(each.number, *each.low, *each[2:]) for each in self._loaded],
             "cells": [_rounded(each.number, *each.low, *each.mean) for each in self._cells],
             "fast": [_rounded(each.number, *each.low, *each.mean) for each in self._fast],
             "fit": self._fit.sums(),
@@ -315,6 +330,7 @@ class Line:
             line.claim = Claim.restored(state["claim"])
         line.past = [Past(str(how), Standing.restored(standing), float(until_s)) for how, standing, until_s in state["past"]]
         line._bins = [_bin(each) for each in state["bins"]]
+        line._loaded = [_bin(each) for each in state.get("loaded", ())]
         line._cells = [_cell(each) for each in state["cells"]]
         line._fast = [_cell(each) for each in state["fast"]]
         line._fit = LoadFit(_numbers(state["fit"], 6))

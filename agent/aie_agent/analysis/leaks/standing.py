@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, block_floors, increments, noise
-from aie_agent.analysis.leaks.settings import DAYS, FAST_CELLS, SUSPECT, TIERS, LeakSettings, Level, Tier
+from aie_agent.analysis.leaks.settings import DAYS, FAST_CELLS, MOST_BINS, SUSPECT, TIERS, LeakSettings, Level, Tier
 from aie_agent.analysis.leaks.theil_sen import Slope
 from aie_agent.analysis.leaks.verdict import DAY_STOPS, Rise, flattens
 
@@ -27,7 +27,9 @@ _STOPPED: Final = 0.25
 _BEYOND: Final = 1.25
 """Of a rise that was given back: the next one, of cycles that are not all alike, tells something beyond that."""
 _IDLE: Final = 0.25
-"""A load below this share of that of the leak: that it stands still says nothing."""
+"""A bin with a load below this share of that of the leak is left out of what tells that it has stopped."""
+_IDLE_CELLS: Final = 0.5
+"""The same for the mean of the fast lane's cells. It is above `_STOPPED`, so that a pause of them never looks like an end."""
 
 
 class Standing(NamedTuple):
@@ -109,11 +111,33 @@ def _floor(bins: Sequence[Bin], by: Adjust) -> float:
     return min(each.low.adjusted(by) for each in bins)
 
 
+def under_load(loaded: Sequence[Bin], bins: Sequence[Bin], standing: Standing) -> list[Bin]:
+    """The bins in which there was load as while it rose, with the newest of `bins`; of all of them where `loaded` is empty.
+
+    They are numbered as if there had been nothing between them: that memory stands still while no request comes counts neither for
+    nor against. It goes on where load comes back, after however long: so they are kept apart from the line's own two days."""
+    if standing.level == "none":
+        return []
+    first = len(bins) - 1 if loaded else 0
+    found = list(loaded)
+    for index in range(first, len(bins)):
+        newest = bins[index]
+        if not _is_idle(newest, standing):
+            after = newest.number - bins[index - 1].number if index else 1
+            number = found[-1].number + after if found else 0
+            found.append(newest._replace(number=number))
+    return found[-MOST_BINS:]
+
+
+def _is_idle(newest: Bin, standing: Standing) -> bool:
+    return newest.load < _IDLE * standing.load
+
+
 def after_bin(
-    standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings, *, probed: bool = False
+    standing: Standing, bins: Sequence[Bin], loaded: Sequence[Bin], by: Adjust, settings: LeakSettings, *, probed: bool = False
 ) -> tuple[Standing, End | None]:
-    """The standing after one more bin, and how it ended, if it did. `probed`: the engine was just made to give back what it only
-    retains."""
+    """The standing after one more bin, and how it ended, if it did. `loaded` are those with load (`under_load`); `probed`: the
+    engine was just made to give back what it only retains."""
     if standing.level == "none" or standing.tier == FAST:
         return standing, None
     level = bins[-1].low.adjusted(by)
@@ -122,7 +146,8 @@ def after_bin(
         return NOTHING, "returned"
     if level > peak:
         standing = standing._replace(peak=bins[-1].low)
-    return (NOTHING, "stopped") if _has_stopped(standing, bins, by, settings) else (standing, None)
+    stopped = not _is_idle(bins[-1], standing) and _has_stopped(standing, loaded, by, settings)
+    return (NOTHING, "stopped") if stopped else (standing, None)
 
 
 def is_back(standing: Standing, low: Low, by: Adjust) -> bool:
@@ -146,16 +171,13 @@ def level_with(standing: Standing, left_s: float | None, settings: LeakSettings)
 _SUDDEN: Final = frozenset(tier.name for tier in TIERS if tier.sudden)
 
 
-def _has_stopped(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: LeakSettings) -> bool:
-    """Whether it rises by far less than it did, by less than the limit over its whole window (a day, for a leak), or ever less."""
+def _has_stopped(standing: Standing, loaded: Sequence[Bin], by: Adjust, settings: LeakSettings) -> bool:
+    """Whether it rises by far less than it did, by less than the limit over its whole window (a day with load, for a leak), or
+    ever less."""
     found = next(each for each in TIERS if each.name == standing.tier)
     tier = TIERS[0] if found.level == "leak" else found
-    floors = block_floors(bins, tier.bins, tier.blocks, by)
+    floors = block_floors(loaded, tier.bins, tier.blocks, by)
     if floors is None:
-        return False
-    span = (floors[0].number + 1) * tier.bins
-    loads = [each.load for each in bins if each.number > bins[-1].number - span]
-    if tier.level == "leak" and sum(loads) / len(loads) < _IDLE * standing.load:
         return False
     block_s = tier.bins * settings.bin_s
     steps = increments(floors)
@@ -163,17 +185,19 @@ def _has_stopped(standing: Standing, bins: Sequence[Bin], by: Adjust, settings: 
     if sum(recent) / len(recent) < _STOPPED * standing.slope.value * block_s:
         return True
     return sum(steps) / len(steps) < settings.limit_bytes_per_s * block_s or (
-        tier.level == "leak" and flattens(bins, by, DAYS, DAY_STOPS)
+        tier.level == "leak" and flattens(loaded, by, DAYS, DAY_STOPS)
     )
 
 
 def after_cell(
-    standing: Standing, lows: Sequence[float], last: Low, by: Adjust, settings: LeakSettings
+    standing: Standing, lows: Sequence[float], last: Low, load: float, by: Adjust, settings: LeakSettings
 ) -> tuple[Standing, End | None]:
-    """The standing of the fast lane after one more cell, whose least size is `last`, and how it ended, if it did."""
+    """The standing of the fast lane after one more cell, whose least size is `last`, and how it ended, if it did. `load` is the
+    mean of its cells."""
     base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
     if lows[-1] < base + _RETURNED * (peak - base):
         return NOTHING, "returned"
-    if lows[-1] - lows[0] < _STOPPED * standing.slope.value * settings.cell_s * (FAST_CELLS - 1):
+    told = load >= _IDLE_CELLS * standing.load
+    if told and lows[-1] - lows[0] < _STOPPED * standing.slope.value * settings.cell_s * (FAST_CELLS - 1):
         return NOTHING, "stopped"
     return (standing._replace(peak=last) if lows[-1] > peak else standing), None
