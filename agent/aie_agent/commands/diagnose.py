@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,11 @@ from aie_agent.commands import agent_api
 from aie_telemetry import api, drift_words
 from aie_telemetry.durations import in_words
 from aie_telemetry.explained import above
+
+_MAY_LEAK: Final = frozenset({"memory_leak", "memory_fragmentation", "kv_accounting"})
+"""Causes that as information say that something may be wrong, or is and there is time. Other causes' information is harmless."""
+_SUSPICION: Final = 0.5
+"""The confidence of a suspicion, at most (docs/leaks.md)."""
 
 
 def add_parser(commands: Any) -> None:
@@ -24,7 +29,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 0: nothing is wrong, though there may be something to know; 1: something is; 2: the agent cannot be asked."""
+    """Exit status 0: nothing is certainly wrong, though there may be suspicions and what is worth knowing; 1: something is; 2: the
+    agent cannot be asked."""
     try:
         snapshot = agent_api.snapshot(arguments.agent)
     except agent_api.AgentError as error:
@@ -64,8 +70,19 @@ def _nothing(snapshot: api.Snapshot) -> str:
     gone |= {engine.name for engine in snapshot.engines if engine.state == "down"}
     if gone:
         return f"no alarm, but without a process: {_printable(', '.join(sorted(gone)))}"
+    rising = [finding for finding in snapshot.findings if finding.cause in _MAY_LEAK]
+    suspicions = sum((finding.confidence or 0.0) <= _SUSPICION for finding in rising)
+    slow = len(rising) - suspicions
+    if slow:
+        return f"no alarm; {_counted(slow, 'slow leak')}{', ' + _counted(suspicions, 'suspicion') if suspicions else ''}:"
+    if suspicions:
+        return f"nothing certain; {_counted(suspicions, 'suspicion')}:"
     up = sum(engine.state == "up" for engine in snapshot.engines)
     return f"nothing wrong: {up} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _explained(finding: api.Finding, told: Sequence[tuple[api.Finding, api.Finding | None]], indent: str) -> Iterator[str]:

@@ -113,6 +113,26 @@ def test_what_is_only_worth_knowing_is_told_and_is_not_wrong() -> None:
     assert any(line.startswith("INFO  blind") for line in told)
 
 
+def _rising(cause: str, confidence: float, severity: api.Severity = "info") -> api.Finding:
+    return msgspec.structs.replace(_finding(cause, severity), confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    ("findings", "first"),
+    [
+        ((_rising("memory_leak", 0.5),), "nothing certain; 1 suspicion:"),
+        ((_rising("memory_leak", 0.5), _rising("kv_accounting", 0.4)), "nothing certain; 2 suspicions:"),
+        ((_rising("memory_fragmentation", 0.9), _finding("blind", "info")), "no alarm; 1 slow leak:"),
+        ((_rising("memory_leak", 0.95), _rising("memory_leak", 0.5)), "no alarm; 1 slow leak, 1 suspicion:"),
+        ((_rising("memory_leak", 0.95, "warning"), _rising("memory_leak", 0.5)), "WARNING  memory_leak of ?[2J chat"),
+    ],
+)
+def test_nothing_wrong_is_not_said_above_what_may_leak(findings: tuple[api.Finding, ...], first: str) -> None:
+    told = list(diagnose.report(_snapshot(*findings), NOW))
+    assert told[0] == first
+    assert not any("nothing wrong" in line for line in told)
+
+
 @pytest.mark.parametrize(("severities", "status"), [((), 0), (("info",), 0), (("info", "warning"), 1), (("critical",), 1)])
 def test_how_it_ends(
     severities: tuple[api.Severity, ...], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
