@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Final, NamedTuple
 
 from aie_agent.request_values import STATISTIC_OF
 from aie_agent.samples import HistogramPoint, Point, Tags, Values
 from aie_agent.sources.statsd_reasons import Reason
 from aie_agent.sources.statsd_series import HELLO, Identity, Series, conflicts, hello_of, series_of, value_refusal
-from aie_telemetry.catalogue import Kind
+from aie_telemetry.catalogue import OUTCOMES, Kind
 from aie_telemetry.statsd import Sample
 
 SET_INTERVAL_S: Final = 10.0
@@ -30,6 +30,7 @@ MOST_KEPT: Final = 1000
 """Single observations of one series that are kept of one interval."""
 
 _SWEEP_S: Final = 60.0
+_ENDED: Final = "aie_engine_requests_total"
 
 ANONYMOUS: Final = 0
 """The sender of all that comes without the kernel's word for its process: no process has this number."""
@@ -232,6 +233,7 @@ class Interval(NamedTuple):
                 points.append(Point(series.name, series.kind, series.tags, value, delta))
             else:
                 overflows += 1
+        points += _beside(points)
         return points, histograms, overflows
 
     def values(self) -> list[Values]:
@@ -241,6 +243,16 @@ class Interval(NamedTuple):
             for state in self.states
             if isinstance(state, _KeptHistogram) and state.kept
         ]
+
+
+def _beside(points: Iterable[Point]) -> list[Point]:
+    """The other outcomes of requests that ended: nothing more ended so. They begin at 0, before a first error, which would be lost
+    to whoever asks how fast they rise; senders that are not our hooks send an outcome when it comes first."""
+    there = {point.tags for point in points if point.name == _ENDED}
+    known = [dict(tags) for tags in there if dict(tags).get("outcome") in OUTCOMES]
+    siblings = (labels | {"outcome": outcome} for labels in known for outcome in OUTCOMES)
+    begun = dict.fromkeys(tuple(sorted(labels.items())) for labels in siblings)
+    return [Point(_ENDED, Kind.COUNTER, tags, 0.0, True) for tags in begun if tags not in there]
 
 
 class Aggregator:

@@ -14,7 +14,7 @@ from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.sources.statsd_aggregate import ANONYMOUS, SILENT_S, Aggregator
 from aie_agent.sources.statsd_series import GENERAL_BOUNDS, Identity, conflicts, verdict
 from aie_agent.store import Store
-from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.catalogue import CATALOGUE, OUTCOMES, Kind
 from aie_telemetry.catalogue.buckets import INTER_TOKEN_BUCKETS
 from aie_telemetry.statsd import TYPES, Parser, Sample
 
@@ -81,6 +81,12 @@ class TestValues:
         feed(aggregator, "b:+1|g")
         assert aggregator.swap(2.0).points()[0] == [Point("b", Kind.GAUGE, (), 1.0, True)]
         assert aggregator.swap(3.0).points()[0] == []
+
+    def test_outcomes_begin_with_the_first_of_them(self) -> None:
+        points, _, _ = taken("aie_engine_requests_total,engine=e,model=m,outcome=error:3|c")
+        values = {dict(point.tags)["outcome"]: (point.value, point.delta) for point in points}
+        assert values == dict.fromkeys(OUTCOMES, (0.0, True)) | {"error": (3.0, True)}
+        assert {dict(point.tags)["engine"] for point in points} == {"e"}
 
     def test_histograms_use_the_catalogues_buckets(self) -> None:
         histogram = the_histogram("aie_engine_inter_token_seconds,engine=e,model=m:0.03|h|@0.5")

@@ -35,7 +35,7 @@ class Beginnings:
 
     def of(self, samples: Iterable[tuple[str, Tags]], *, is_whole: bool) -> list[PageSample]:
         """What is 0 beside the series of a page in aie's names. `is_whole`: nothing of it was refused or left out, so that what is
-        not there is not, as after a restart. Else only what never came is 0, for a counter must not fall because it was not read."""
+        not there is not, as after a restart. Else only what never came is 0: a counter must not fall because it was not read."""
         if not self._outcomes:
             return []
         there, models, room = set(), set(), _MOST
