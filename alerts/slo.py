@@ -78,7 +78,7 @@ class Slo(NamedTuple):
         share = f"{self.objective * 100:g} %"
         if self.bounds_seconds:
             return f"{share} within {self.bounds_seconds[0]:g} s"
-        return f"{share} without {' or '.join(self.bad_outcomes)}" if self.bad_outcomes else f"{share} of the time"
+        return share if self.bad_outcomes else f"{share} of the time"
 
 
 class Burn(NamedTuple):
@@ -180,15 +180,16 @@ def _bounds(slo: Slo) -> str:
 
 
 def _outcomes(slo: Slo, window: str) -> tuple[str, str]:
-    """Events a second, and the share of bad ones. An engine that does not count good ones has no share: all would be bad."""
+    """Events a second, and the share of bad ones: all of them where none was ever good, and none where none was ever bad. Which
+    engines count good ones is docs/engines.md's: whoever counts errors does."""
 
     def of(outcomes: Sequence[str]) -> str:
         matcher = json.dumps("|".join(outcomes))
         return f"sum by ({_BY}) (rate({slo.metric}{{outcome=~{matcher}}}[{window}]))"
 
-    events = f"{of((*slo.good_outcomes, *slo.bad_outcomes))}\nand {of(slo.good_outcomes)}"
-    ratio = f"{of(slo.bad_outcomes)}\n/ on ({_BY}) ({EVENTS.format(window=window)}{{slo={json.dumps(slo.name)}}} > 0)"
-    return events, ratio
+    events = f"{EVENTS.format(window=window)}{{slo={json.dumps(slo.name)}}}"
+    bad = f"(\n  {of(slo.bad_outcomes)}\n  or on ({_BY}) 0 * {events}\n)"
+    return of((*slo.good_outcomes, *slo.bad_outcomes)), f"{bad}\n/ on ({_BY}) ({events} > 0)"
 
 
 def _record(name: str, expression: str, slo: str) -> str:

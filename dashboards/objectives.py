@@ -37,7 +37,7 @@ class Objective(NamedTuple):
         much = f"{self.target * 100:g} %"
         if self.bounds_s:
             return f"{much} within {self.bounds_s[0]:g} s"
-        return f"{much} without {' or '.join(self.bad)}" if self.bad else f"{much} of the time"
+        return much if self.bad else f"{much} of the time"
 
 
 def objectives(text: str) -> tuple[Objective, ...]:

@@ -34,8 +34,8 @@ def good(objective: Objective, over: str) -> str:
     if objective.of_time:
         return f"avg_over_time({_live(objective.metric)}[{over}:{'5m' if over == _BUDGET else '1m'}])"
     if objective.bad:
-        kept = _ended(objective, objective.good, over)
-        return p.share(kept, _ended(objective, (*objective.good, *objective.bad), over))
+        ended = _ended(objective, (*objective.good, *objective.bad), over)
+        return p.share(f"({_ended(objective, objective.good, over)} or 0 * {ended})", ended)  # none ended well: 0, and not nothing
     within = p.increase(f"{objective.metric}_bucket", p.MODEL, _bounds(objective), over)
     all_ = f"{p.increase(f'{objective.metric}_count', p.MODEL, over=over)} and on (job, instance, engine, model) {within}"
     return p.share(p.by(_OF, within), p.by(_OF, all_))

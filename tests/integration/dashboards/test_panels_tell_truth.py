@@ -76,7 +76,7 @@ _CASES: Final = (
     ),
     Case(
         "the budget is that of thirty days",
-        *("slo", "Requests that fail"),
+        *("slo", "Requests answered without error"),
         {
             f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="ok"}}': "0+999x500",
             f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="error"}}': "0x1 500x498",  # all of 0.1 %
