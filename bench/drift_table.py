@@ -24,7 +24,8 @@ from scipy.signal import lfilter
 from scipy.stats import ks_2samp, norm
 
 from aie_agent.analysis.drift.calibrate import waiting_time
-from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, MARGIN
+from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, MARGIN, CanaryWatch
+from aie_agent.analysis.drift.canary_learning import LATER
 from aie_agent.analysis.drift.critical import critical_integer
 from aie_agent.analysis.drift.reference import About, Aim, build
 from aie_agent.analysis.drift.rule import ALPHA, CONSECUTIVE, WINDOW
@@ -314,6 +315,26 @@ def canaries() -> None:
     print_table(f"Canaries: a level of {LEARNT} runs, {CONSECUTIVE_RUNS} in a row", header, rows)
 
 
+_TURNS: Final = ("two values by turns (15 %)", lambda rng, shape: (rng.random(shape) < 0.15).astype(float), 0.0)
+
+
+def learning() -> None:
+    """How often a canary's learning begins anew where nothing changed but noise, far beyond its floor and independent."""
+    rows = []
+    for name, draw, _ in (*NOISES, _TURNS):
+        rng = np.random.default_rng(9)
+        wrong = 0
+        for runs in draw(rng, (4000, LEARNT + LATER)).tolist():
+            watch = CanaryWatch(0.0, 0.02)
+            for run in runs:
+                watch.take(run, 0.0)
+            wrong += bool(watch.anew)
+        rows.append([name, f"{wrong / 4000:.2%}"])
+        if wrong > 400:
+            sys.exit(f"of 4000 canaries with {name} noise {wrong} are learnt anew, where nothing changed")
+    print_table(f"Canaries: learning that begins anew wrongly, of {LEARNT} runs", ["noise of a canary's runs", "share"], rows)
+
+
 if __name__ == "__main__":
-    for part in (cost, canaries, overlapping, disjoint, dependent, delays):
+    for part in (cost, canaries, learning, overlapping, disjoint, dependent, delays):
         part()

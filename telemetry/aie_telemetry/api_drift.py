@@ -25,7 +25,8 @@ class DriftStatistic(msgspec.Struct, frozen=True, kw_only=True):
 class DriftCanary(msgspec.Struct, frozen=True, kw_only=True):
     """One fixed prompt, and the log-probability that it gives (null where the last run gave none). `level_nats` is what its first
     runs gave; null while they are not `runs_to_learn`, or where they are `too_noisy`: so far apart that no level can be told,
-    though it is learnt anew from the next."""
+    though it is learnt anew from the next. `learnt_anew` says why what was learnt before was forgotten, "" where it was not within
+    a day."""
 
     name: str
     runs: int
@@ -36,6 +37,7 @@ class DriftCanary(msgspec.Struct, frozen=True, kw_only=True):
     limit_nats: float | None = None
     alarm_since_s: float | None = None
     too_noisy: bool = False
+    learnt_anew: str = ""
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):

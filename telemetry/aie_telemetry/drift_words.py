@@ -48,12 +48,13 @@ def of_canary(canary: DriftCanary) -> str:
         return f"{canary.name} gives no number: the model is broken"
     if canary.level_nats is None and canary.too_noisy:
         return f"{canary.name} is too noisy: its runs lie too far apart to tell what it should give"
+    anew = f" (learnt anew: {canary.learnt_anew})" if canary.learnt_anew else ""
     if canary.level_nats is None:
-        return f"{canary.name} is learnt: {min(canary.runs, canary.runs_to_learn)} of {canary.runs_to_learn} runs"
+        return f"{canary.name} is learnt: {min(canary.runs, canary.runs_to_learn)} of {canary.runs_to_learn} runs{anew}"
     now = "no number" if canary.last_nats is None else f"{canary.last_nats:.5g}"
     if canary.alarm_since_s is not None:
         return f"{canary.name} gives {now}, and gave {canary.level_nats:.5g}: the model is another"
-    return f"{canary.name} gives {now} as at first"
+    return f"{canary.name} gives {now} as at first{anew}"
 
 
 def told(drift: Drift) -> str:

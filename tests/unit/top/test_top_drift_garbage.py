@@ -41,6 +41,7 @@ canary = st.fixed_dictionaries(
         "last_run_age_s": known,
         **dict.fromkeys(("last_nats", "level_nats", "limit_nats", "alarm_since_s"), number),
         "too_noisy": st.booleans(),
+        "learnt_anew": text,
     }
 )
 drift = st.fixed_dictionaries(

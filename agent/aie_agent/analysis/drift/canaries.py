@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from aie_agent.analysis.drift.canary import CanaryWatch, Key, floor_of
+from aie_agent.analysis.drift.serving import RESTARTED, Serving, info_of
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
 from aie_telemetry.catalogue import Kind
@@ -29,9 +30,15 @@ class Canaries:
         self._watches: dict[Key, CanaryWatch] = {}
         self._revisions: dict[Key, str] = {}
         self._counted: dict[tuple[Key, str], float] = {}
+        self._serving: dict[Key, Serving] = {}
 
     def observe(self, view: View, now_s: float) -> None:
-        """Takes each run that came; of several between two looks the last one."""
+        """Takes each run that came; of several between two looks the last one. What is learnt of a model that may be another since
+        is forgotten first."""
+        for key, watch in self._watches.items():
+            serving = self._serving.setdefault(key, Serving(key.engine, key.model))
+            for why in serving.changes(view, now_s):
+                watch.learn_anew(why, now_s)
         for engine in view.engines:
             for series in view.store.scalars("aie_engine_canary_runs_total", engine=engine):
                 tags = dict(series.tags)
@@ -40,6 +47,8 @@ class Canaries:
                 if outcome not in _TOLD or series.value == before or (before is None and len(self._counted) >= 2 * MOST):
                     continue
                 self._counted[key, outcome] = series.value
+                if before is not None and series.value < before and key in self._watches:  # it counts from 0 again
+                    self._watches[key].learn_anew(RESTARTED, now_s)
                 # What ran before the first look may have run for another agent.
                 if before is not None and series.value > 0:
                     self._take(key, outcome, view, now_s)
@@ -108,7 +117,4 @@ class Canaries:
 
 def revision_of(view: View, engine: str, model: str, now_s: float) -> str:
     """Of the model that the engine says it serves; empty where it does not say."""
-    said = view.store.scalars("aie_engine_info", engine=engine, model=model)
-    current = [series for series in said if series.valid_until_s >= now_s]
-    newest = max(current, key=lambda series: series.last_time_s, default=None)
-    return "" if newest is None else dict(newest.tags).get("revision", "")
+    return info_of(view, engine, model, now_s).get("revision", "")

@@ -4,7 +4,8 @@ The canary asks one fixed prompt, so traffic has no part in it: an engine that c
 and a step in it is a change of the model. What noise there is (other batches, other kernels) is learnt from the first `LEARNT`
 runs: the level is their median, and what is no further from it than `MARGIN` times the farthest of them is the same.
 `CONSECUTIVE_RUNS` runs in a row that are further, or give no number, are an alarm, and as many that are not end it; so are `OFTEN`
-of the last `OF_RUNS`, of what is wrong now and then. What gives no number needs no level to be told.
+of the last `OF_RUNS`, of what is wrong now and then. What gives no number needs no level to be told. A model that is changed while
+it is learnt is learnt anew (canary_learning.py).
 
 False alarms, where runs vary independently as the learnt ones did: one in 1e9 runs for normal noise, one in 3e6 for Student's t
 with three degrees of freedom, whose tails are far heavier (`make bench-drift`); at one run a minute that is six years. `OFTEN` of
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from aie_agent.analysis.drift.canary_learning import LATER, may_step, step_in
 from aie_agent.analysis.drift.rule import Run
 from aie_agent.analysis.drift.saved import integer, mapping, number, number_or_none, numbers
 
@@ -41,6 +43,9 @@ FLOOR_NATS: Final = 0.25
 
 WIDEST_NATS: Final = 1.0
 """Of the limit. A canary whose runs vary by a third of it says nothing: it is too noisy, and learnt anew."""
+
+
+_MOST_LEARNT: Final = LEARNT + LATER
 
 
 def floor_of(noise_nats: float | None) -> float:
@@ -71,6 +76,8 @@ class CanaryWatch:
         self.level: float | None = None
         self.limit: float | None = None
         self.is_noisy = False
+        self.anew = ""  # why learning began anew
+        self.anew_s: float | None = None
         self._run = Run(CONSECUTIVE_RUNS)
         self._taken_s: deque[float] = deque(maxlen=OF_RUNS)
         self._beyond: deque[float] = deque(maxlen=OF_RUNS)
@@ -83,7 +90,7 @@ class CanaryWatch:
         if self.last is None:
             return self._judge(beyond=True, now_s=now_s)
         if self.level is None or self.limit is None:
-            self._learn(self.last)
+            self._learn(self.last, now_s)
             return self._judge(beyond=False, now_s=now_s)
         return self._judge(beyond=abs(self.last - self.level) > self.limit, now_s=now_s)
 
@@ -100,9 +107,23 @@ class CanaryWatch:
             return True
         return began
 
-    def _learn(self, logprob: float) -> None:
+    def learn_anew(self, why: str, now_s: float) -> None:
+        """What ran until now is of another model, for a reason that ends a sentence. A level that is known stays: what differs from
+        it then is an alarm."""
+        if self.learnt:
+            self._forget(len(self.learnt), why, now_s)
+
+    def _forget(self, count: int, why: str, now_s: float) -> None:
+        self.learnt = self.learnt[count:]
+        self.anew, self.anew_s = why, now_s
+
+    def _learn(self, logprob: float, now_s: float) -> None:
         self.learnt.append(logprob)
-        if len(self.learnt) < LEARNT:
+        at = step_in(self.learnt, self.floor)
+        if at is not None:
+            before, after = median(self.learnt[:at]), median(self.learnt[at:])
+            self._forget(at, f"its runs went from {before:.5g} to {after:.5g}", now_s)
+        if len(self.learnt) < LEARNT or (len(self.learnt) < _MOST_LEARNT and may_step(self.learnt, self.floor)):
             return
         level = median(self.learnt)
         limit = max(self.floor, MARGIN * max(abs(each - level) for each in self.learnt))
@@ -132,6 +153,8 @@ class CanaryWatch:
             "level": self.level,
             "limit": self.limit,
             "is_noisy": self.is_noisy,
+            "anew": self.anew,
+            "anew_s": self.anew_s,
             "taken_s": list(self._taken_s),
             "beyond": list(self._beyond),
             "run": self._run.dump(),
@@ -141,12 +164,14 @@ class CanaryWatch:
     def restored(cls, state: Mapping[str, Any]) -> CanaryWatch:
         """Raises ValueError for what `dump` did not give."""
         watch = cls(number(state, "begun_s"), number(state, "floor"))
-        watch.learnt = numbers(state, "learnt", LEARNT - 1)
+        watch.learnt = numbers(state, "learnt", _MOST_LEARNT)
         watch.runs, watch.seen_s = integer(state, "runs"), number(state, "seen_s")
         watch.level, watch.limit = number_or_none(state, "level"), number_or_none(state, "limit")
         watch._run = Run.restored(mapping(state, "run"), CONSECUTIVE_RUNS)
         watch.is_noisy = state.get("is_noisy") is True
-        if "beyond" in state:  # not so in what earlier versions kept
+        if "anew" in state:  # not so in what earlier versions kept
+            watch.anew, watch.anew_s = str(state["anew"]), number_or_none(state, "anew_s")
+        if "beyond" in state:
             recent = list(zip(numbers(state, "taken_s", OF_RUNS), numbers(state, "beyond", OF_RUNS), strict=True))
             watch._taken_s.extend(time_s for time_s, _ in recent)
             watch._beyond.extend(float(bool(beyond)) for _, beyond in recent)

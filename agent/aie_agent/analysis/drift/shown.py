@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from aie_agent.analysis.drift.canary import LEARNT, CanaryWatch
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
@@ -12,6 +13,9 @@ from aie_telemetry.api import Drift, DriftCanary, DriftStatistic
 
 NOTHING_COMES = "no numbers of single requests came: nobody asked, or its hooks send none (docs/instrument-your-engine.md)"
 """Why an engine is not watched that sends nothing."""
+
+_TOLD_S: Final = 86400.0
+"""For so long it is told that a canary was learnt anew."""
 
 
 def watched(engine: str, model: str, stream: EngineStream, name: str, canaries: Mapping[str, CanaryWatch], now_s: float) -> Drift:
@@ -61,7 +65,7 @@ def _canaries(canaries: Mapping[str, CanaryWatch], now_s: float) -> tuple[DriftC
     return tuple(
         DriftCanary(
             name=name,
-            runs=watch.runs,
+            runs=len(watch.learnt) if watch.level is None else watch.runs,
             runs_to_learn=LEARNT,
             last_run_age_s=max(0.0, now_s - watch.seen_s),
             last_nats=watch.last,
@@ -69,6 +73,7 @@ def _canaries(canaries: Mapping[str, CanaryWatch], now_s: float) -> tuple[DriftC
             limit_nats=watch.limit,
             alarm_since_s=watch.since_s,
             too_noisy=watch.is_noisy,
+            learnt_anew=watch.anew if watch.anew_s is not None and now_s - watch.anew_s <= _TOLD_S else "",
         )
         for name, watch in sorted(canaries.items())
     )
