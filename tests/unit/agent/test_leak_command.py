@@ -210,9 +210,31 @@ def test_not_enough_data(leak: Run, hours: float) -> None:
 
 
 def test_constant_series(leak: Run) -> None:
-    for size in (0, 5_000_000_000):
-        table = [(t, size) for t, _ in rows(2, 0.0)]
-        assert verdict(leak(csv(table), "--json"))["verdict"] == "none", "without noise an hour and ten minutes suffice"
+    table = [(t, 5_000_000_000) for t, _ in rows(2, 0.0)]
+    assert verdict(leak(csv(table), "--json"))["verdict"] == "none", "without noise an hour and ten minutes suffice"
+
+
+def test_a_size_of_zero_is_a_gap(leak: Run) -> None:
+    """No process that lives has none: it is no restart, and no floor. A series of nothing else tells nothing."""
+    recorded = [(t, 0 if row % 60 == 17 else size) for row, (t, size) in enumerate(rows(30, 2.8))]
+    found = verdict(leak(csv(recorded), "--json"))
+    assert found["verdict"] == "leak"
+    assert found["rate_mb_per_hour"] == pytest.approx(168, rel=0.1)
+    assert not any("restarted" in sentence for sentence in found["evidence"])
+    assert any("30 physical sizes of 0 were passed over" in sentence for sentence in found["evidence"])
+    flat = [(t, 0 if row % 60 == 17 else size) for row, (t, size) in enumerate(rows(30, 0.0))]
+    assert verdict(leak(csv(flat), "--json"))["verdict"] == "none"
+    nothing = [(t, 0) for t, _ in rows(30, 0.0)]
+    assert verdict(leak(csv(nothing), "--json"))["verdict"] == "not_enough_data"
+
+
+@pytest.mark.parametrize("every_min", [60, 240, 1440])
+def test_one_reading_that_is_far_too_low_is_no_floor(leak: Run, every_min: int) -> None:
+    def recorded(mb_a_minute: float) -> list[tuple[int, float]]:
+        return [(t, 7.2e9 if row % every_min == 17 else size) for row, (t, size) in enumerate(rows(48, mb_a_minute))]
+
+    assert verdict(leak(csv(recorded(2.8)), "--json"))["verdict"] == "leak"
+    assert verdict(leak(csv(recorded(0.0)), "--json"))["verdict"] == "none"
 
 
 def test_a_quiet_counter_in_an_hour_and_a_quarter(leak: Run) -> None:

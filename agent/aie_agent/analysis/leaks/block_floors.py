@@ -84,6 +84,12 @@ def scatter(sizes: Sequence[float]) -> float | None:
     return median(seconds) * _MAD_TO_SD if seconds else None
 
 
+def without_outlier(sizes: Sequence[float]) -> list[float]:
+    """The same, the lowest no further below the next one than all others lie apart: one failed reading is no scatter."""
+    rest = sorted(sizes)[1:]
+    return [max(size, 2 * rest[0] - rest[-1]) for size in sizes] if len(rest) > 1 else list(sizes)
+
+
 def noise(bins: Sequence[Bin], floors: Sequence[Floor]) -> float:
     """How much a floor scatters by chance, in bytes: as the cells of these bins do, or, where samples are too few for that, the
     floors themselves."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter, without_outlier
 from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
@@ -28,6 +28,8 @@ from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_qui
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
 _MOST_PAST: Final = 4
+_LEAST_CELLS: Final = 4
+"""Cells of a bin, from which on its floor is the second lowest of theirs: one reading that is far too low is no floor."""
 
 
 class Cell(NamedTuple):
@@ -246,8 +248,8 @@ class Line:
     def _close_bin(self) -> None:
         cells, self._cells = self._cells, []
         lows = [cell.low.adjusted(self._by) for cell in cells]
-        least = cells[lows.index(min(lows))]
-        scattered = scatter(lows)
+        least = cells[sorted(range(len(lows)), key=lows.__getitem__)[len(lows) >= _LEAST_CELLS]]
+        scattered = scatter(without_outlier(lows))
         load = sum(cell.mean.load for cell in cells) / len(cells)
         number = cells[0].number // CELLS_PER_BIN
         self._bins.append(Bin(number, least.low, max(lows), -1.0 if scattered is None else scattered, load))

@@ -16,6 +16,8 @@ from aie_agent.analysis.leaks.standing import RANK, Standing
 _RESTARTED: Final = 0.5
 """Physical memory below this share of what it was after the warm-up: the engine began anew, or put its weights away."""
 _GROWS: Final = 0.5
+_PHYSICAL: Final = "physical"
+"""The line of a process that lives. That of processes of no engine, of which there may be none, has another name."""
 _MOST_PAST: Final = 16
 _RESTART_WORDS: Final = frozenset(
     {"start", "started", "restart", "restarted", "load", "loaded", "reload", "reloaded", "lora", "adapter", "capture", "captured"}
@@ -62,6 +64,7 @@ class Watch:
         self.lines: dict[str, Line] = {}
         self.past: list[Found] = []
         self.restarts = 0
+        self.zeros = 0
         self.judged = False
         self._first_request_s: float | None = None
         self._requests_before: float | None = None
@@ -71,9 +74,13 @@ class Watch:
         self._last = Sample(0.0)
 
     def add(self, sample: Sample) -> None:
-        """Takes a sample, if the last one lies `sample_s` back: more of them tell no more. Times must not go back."""
+        """Takes a sample, if the last one lies `sample_s` back: more of them tell no more. Times must not go back. A process that
+        lives has memory: a physical size of 0 is a reading that failed, and a gap."""
         if sample.time_s < self._next_s and not sample.event:
             return
+        if sample.physical_bytes == 0 and _PHYSICAL in self._specs:
+            self.zeros += 1
+            sample = sample._replace(physical_bytes=None)
         self._next_s = sample.time_s + self._settings.sample_s
         if sample.event and restarts_warm_up(sample.event):
             self.restart()
@@ -218,10 +225,10 @@ class Watch:
     def _place_cache(self) -> None:
         """Known caches lie in the part that moves with them most; where there are no parts, or none does, in the whole."""
         parts = [name for name in CACHE_LINES if name in self.lines and not self._specs[name].total]
-        holder = max(parts, key=lambda name: self.lines[name].goes_with_cache, default="physical")
+        holder = max(parts, key=lambda name: self.lines[name].goes_with_cache, default=_PHYSICAL)
         for name in CACHE_LINES:
             if name in self.lines:
-                self.lines[name].holds_cache(name in (holder, "physical"))
+                self.lines[name].holds_cache(name in (holder, _PHYSICAL))
 
     def dump(self) -> dict[str, Any]:
         """Its state as plain values."""

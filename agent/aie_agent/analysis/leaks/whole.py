@@ -157,6 +157,8 @@ def _notes(watch: Watch, seen: Seen, settings: LeakSettings) -> Iterator[str]:
         yield f"{watch.restarts} times the engine restarted or loaded something: its warm-up began anew each time"
     if seen.missing:
         yield f"{seen.missing} empty or NaN cells of sizes were passed over"
+    if watch.zeros:
+        yield f"{watch.zeros} physical sizes of 0 were passed over: a process that lives has memory"
     if seen.back_steps:
         yield f"{seen.back_steps} times the clock was set back: the rows after it count on from there"
     if seen.longest_gap_s > settings.bin_s:
