@@ -1,6 +1,6 @@
 """Leak detection beside what is done elsewhere, on eighteen patterns of memory over 72 hours.
 
-python bench/leak_table.py [--runs 112] [--peers 4] [--workers N]
+python bench/leak_table.py [--runs 112] [--peers 4] [--workers N] [--wander]
 
 Each pattern is drawn `--runs` times (112 times twelve normal patterns are 1344 runs without a leak); each line of memory goes
 sample by sample through the analysis that the agent and `aie-agent leak` use, with shipped defaults. Beside it, on `--peers` runs
@@ -13,6 +13,10 @@ within 72 hours.
 Peers are asked every ten minutes after a warm-up of half an hour. In a column stands in which share of the runs there was an alarm,
 and when the first one came, as the median (h after the beginning; for "LEAK after 36 h" alarms before that are false, and count as
 such). Exits with 1 where a normal run was called a leak, or a leak was not called one.
+
+`--wander` prints another table instead: memory that wanders around a level and forgets slowly (Ornstein-Uhlenbeck, stationary from
+the beginning), by its time constant and standard deviation. Nothing is judged there: it says how often such memory is called a
+leak that it is not.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.settings import LeakSettings
-from tests.fakes.leak_patterns import PATTERNS, Array, Trace, trace
+from tests.fakes.leak_patterns import HOURS, NOISE_MB, PATTERNS, STEP_S, Array, Trace, trace
 
 _HOUR: Final = 60  # samples
 _Z: Final = 2.6
@@ -116,6 +120,39 @@ def one(task: tuple[int, int, bool]) -> Alarms:
     return Alarms(*found, *(peer(recorded) for peer in peers))
 
 
+_WANDER_HOURS: Final = (6, 12, 24, 36)
+_WANDER_GB: Final = (0.5, 1.0, 2.0)
+
+
+def wandering(tau_h: float, sd_bytes: float, random: np.random.Generator) -> Trace:
+    """72 hours of memory around 20 GB that forgets with a time constant, under the noise of the patterns."""
+    count = HOURS * _HOUR
+    kept = np.exp(-1 / (tau_h * _HOUR))
+    steps = random.normal(0.0, sd_bytes * np.sqrt(1 - kept**2), count)
+    level: Array = np.zeros(count, dtype=np.float64)
+    at = random.normal(0.0, sd_bytes)
+    for index, step in enumerate(steps):
+        at = level[index] = kept * at + step
+    sizes = 20e9 + level + random.normal(0.0, NOISE_MB * 1e6, count)
+    return Trace(np.arange(count, dtype=np.float64) * STEP_S, np.asarray(sizes, dtype=np.float64))
+
+
+def one_wandering(task: tuple[float, float, int]) -> Alarms:
+    """One run of memory that wanders, by time constant, GB and seed."""
+    tau_h, sd_gb, seed = task
+    return Alarms(*ours(wandering(tau_h, sd_gb * 1e9, np.random.default_rng(seed))))
+
+
+def _print_wandering(pool: ProcessPoolExecutor, runs: int) -> None:
+    print("| time constant | standard deviation | suspect | leak |")
+    print("| --- | --- | --- | --- |")
+    for tau_h in _WANDER_HOURS:
+        for sd_gb in _WANDER_GB:
+            found = list(pool.map(one_wandering, [(tau_h, sd_gb, seed) for seed in range(runs)], chunksize=4))
+            columns = ([each.suspect for each in found], [each.leak for each in found])
+            print(f"| {tau_h} h | {sd_gb:g} GB | {' | '.join(map(_cell, columns))} |", flush=True)
+
+
 def _cell(hours: Sequence[float | None]) -> str:
     known = [each for each in hours if each is not None]
     if not known:
@@ -129,7 +166,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=112)
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--wander", action="store_true", help="the table of memory that wanders instead")
     arguments = parser.parse_args()
+    if arguments.wander:
+        with ProcessPoolExecutor(arguments.workers) as pool:
+            _print_wandering(pool, arguments.runs)
+        return 0
     print(f"{arguments.runs} runs of 72 h a pattern, one sample a minute, noise 30 MB; peers {arguments.peers} runs")
     print("| pattern | suspect | leak | OLS 1 h | Mann-Kendall 1 h | predict_linear 6 h |")
     print("| --- | --- | --- | --- | --- | --- |")
