@@ -1,9 +1,9 @@
 """A rule file at another pace: every duration of it divided by a number, so that a rehearsal of days takes minutes. Pure.
 
-Works on tokens of the text and needs no YAML parser: rule files are ours, one key a line, and a duration stands in one of five
-places: `for`, `keep_firing_for`, `interval`, a range or subquery in brackets, and after `offset`. What stands as a number of
-seconds, as thresholds do (`> 3600`), is no window, and stays; so does what a rate is compared with. Nothing becomes shorter than
-`LEAST_MS`, and what was 0 stays 0.
+Works on tokens of the text and needs no YAML parser: rule files are ours, one key a line, and a duration stands in one of six
+places: `for`, `keep_firing_for`, `interval`, a range or subquery in brackets, after `offset`, and as the number of seconds within
+which something was last (`time() - x < 600`), which is a window in other words. Any other number of seconds, as thresholds are
+(`> 3600`), is none, and stays; so does what a rate is compared with. Nothing becomes shorter than `LEAST_MS`; what was 0 stays 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _DURATION: Final = r"(?:\d+(?:ms|[ywdhms]))+|0"
 _PART: Final = re.compile(r"(\d+)(ms|[ywdhms])")
 _KEY: Final = re.compile(rf"^(\s*(?:- )?(?:for|keep_firing_for|interval):\s*)({_DURATION})(\s*)$", re.MULTILINE)
 _RANGE: Final = re.compile(rf"\[({_DURATION})(?::({_DURATION})?)?\]")
+_AGE: Final = re.compile(r"(time\(\) - \w+(?:\{[^}]*\})? <=? )(\d+)\b")
 _OFFSET: Final = re.compile(rf"\b(offset\s+-?)({_DURATION})\b")
 
 
@@ -66,6 +67,7 @@ def scaled(rules: str, by: float) -> str:
         if not line.lstrip().startswith("#"):
             line = _KEY.sub(lambda match: match[1] + divided(match[2]) + match[3], line)
             line = _RANGE.sub(in_range, line)
+            line = _AGE.sub(lambda match: f"{match[1]}{max(float(match[2]) / by, LEAST_MS / 1000):g}", line)
             line = _OFFSET.sub(lambda match: match[1] + divided(match[2]), line)
         lines.append(line)
     return "\n".join(lines)

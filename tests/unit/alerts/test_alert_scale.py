@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ import aie_alerts
 from aie_alerts.scale import duration_s, milliseconds, scaled, shown
 from tests.fakes.alert_files import RULE_FILES
 
+AGE = re.compile(r"time\(\) - \w+ < ([\d.]+)")
 DURATION = re.compile(r"(?:\[|offset )((?:\d+(?:ms|[ywdhms]))+)")
 
 
@@ -43,6 +45,7 @@ def test_each_place_of_a_duration() -> None:
     rules:
       - alert: B
         expr: rate(x_total{le="5m"}[5m]) > 3600 and max_over_time(y[1h:1m] offset 2h) > 60 or z[90s:]
+          or v > 0 and time() - w_seconds < 600 or time() - w_seconds > 600
         for: 10m
         keep_firing_for: 0s
         annotations:
@@ -57,6 +60,7 @@ def test_each_place_of_a_duration() -> None:
     rules:
       - alert: B
         expr: rate(x_total{le="5m"}[5s]) > 3600 and max_over_time(y[1m:1s] offset 2m) > 60 or z[1s500ms:]
+          or v > 0 and time() - w_seconds < 10 or time() - w_seconds > 600
         for: 10s
         keep_firing_for: 0s
         annotations:
@@ -80,7 +84,21 @@ def _durations(text: str) -> list[tuple[str, float]]:
         for rule in group["rules"]:
             found += [(key, duration_s(rule[key])) for key in ("for", "keep_firing_for") if key in rule]
             found += [("expr", duration_s(each)) for each in DURATION.findall(rule["expr"])]
+            found += [("age", float(each)) for each in AGE.findall(rule["expr"])]
     return found
+
+
+def test_an_xid_is_told_as_long_as_its_window_is() -> None:
+    """However fast the rehearsal is: else its alert fires ten minutes beyond all others."""
+    (path,) = [path for path in RULE_FILES if path.stem == "gpu"]
+    rules = [rule for rule in _rules(scaled(path.read_text(), 30)) if "Xid" in rule.get("alert", "")]
+    told = [(DURATION.findall(rule["expr"]), AGE.findall(rule["expr"])) for rule in rules if "timestamp" in rule["expr"]]
+    assert len(told) == 7
+    assert all(duration_s(window) == float(age) == 20 for windows, ages in told for window, age in zip(windows, ages, strict=True))
+
+
+def _rules(text: str) -> list[dict[str, Any]]:
+    return [rule for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 
 
 def test_nothing_is_shorter_than_prometheus_can_tell() -> None:
