@@ -107,6 +107,10 @@ def _no_values(position: int) -> tuple[int, tuple[Arrived, ...]]:
     return position, ()
 
 
+def _not_held(cause: str, subject: str) -> None:
+    """Where nothing was found before."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
@@ -119,7 +123,9 @@ class View:
     each NUMA node of the host. `coverage` is what probes see of an engine, and what not. `configured` are
     the engines that the configuration names. `recalled` are those that the agent knows only from before it was restarted.
     `neighbours` are busy processes of no engine. `asked` is the id of the memory probe that an engine was asked for; `pids` are its
-    processes by every pid that they have, out here and in their containers."""
+    processes by every pid that they have, out here and in their containers. `held_since_s` is since when a cause is found of a
+    subject without having ended, None where it is not: for a cause that ends elsewhere than it begins, later than the store
+    remembers."""
 
     store: Store
     engines: Sequence[str]
@@ -143,6 +149,7 @@ class View:
     neighbours: Callable[[], Sequence[Neighbour]] = _no_neighbours
     asked: Callable[[str], str | None] = _nobody_asked
     pids: Callable[[str], frozenset[int]] = _no_pids
+    held_since_s: Callable[[str, str], float | None] = _not_held
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

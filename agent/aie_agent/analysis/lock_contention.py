@@ -4,7 +4,8 @@ interpreter lock (`gil_contention`).
 The rule: so many threads, on average over the last seconds, waited for a lock; and so did half as many in most of these seconds
 taken one by one, so that a burst that is over within two seconds is none, however many threads were in it. For the interpreter
 lock these are ten seconds, or six in each of which so many waited: a burst of up to five seconds is none either way. A finding
-ends when fewer than half as many wait. Nothing is estimated: waiting time as the kernel saw it is added up.
+ends when fewer than half as many wait; one of the interpreter lock when over the last minute fewer than a quarter did. Nothing is
+estimated: waiting time as the kernel saw it is added up.
 
 What it takes for a lock comes from the probes: a futex whose wakers have waited for it themselves. Workers that wait for work
 at a queue or a condition are of kind "idle", however many, and never count. One thread alone never waits for the GIL.
@@ -14,7 +15,8 @@ like one that is fought for; and threads may wait for a lock while nobody waits 
 wait, and of no matter. There is no other false alarm, in no length of time: an engine whose threads wait for locks less than the
 threshold in all of these windows is never reported; one that does so in its normal work is reported for as long as it does. What
 waits near the threshold crosses it now and then: in a simulated hour of 0.6 to 0.8 threads on average, 0.2 to 0.3 up and down from
-second to second, the ten seconds find 0 to 18 episodes, and the six add 2 at most. What cannot be seen is a
+second to second, the ten seconds alone find 0 to 28 episodes. As one goes on until a quarter is left, that is one in any ten
+minutes, and up to three where the load itself swings from nothing to twice the mean within half a minute. What cannot be seen is a
 lock that spins.
 
 A pool of the standard library hands its queue, a lock in C, from worker to worker while it is drained, and its workers wait there
@@ -51,6 +53,14 @@ class Unbroken(NamedTuple):
     least: float
 
 
+class _GoesOn(NamedTuple):
+    """What was found goes on while at least so many threads wait, on average over so long: what waits about as much as it takes to
+    begin is one finding then, and not one each time that it crosses that."""
+
+    threads: float
+    window_s: float
+
+
 class _Rule(NamedTuple):
     """One cause: which reason of waiting, how many threads on average over how long, in words, and what to do."""
 
@@ -61,6 +71,7 @@ class _Rule(NamedTuple):
     summary: str
     advice: str
     unbroken: Unbroken | None = None
+    goes_on: _GoesOn | None = None
 
 
 _LOCK: Final = _Rule(
@@ -82,6 +93,7 @@ _GIL: Final = _Rule(
         " (tokenising, JSON, logging) into another process."
     ),
     unbroken=Unbroken(for_s=6.0, least=1.0),
+    goes_on=_GoesOn(threads=0.25, window_s=60.0),
 )
 
 
@@ -112,7 +124,18 @@ def _raw(rule: _Rule, view: View, engine: str, now_s: float) -> Episode | None:
     if view.state(engine) == "down":
         return None
     current = [each for each in view.store.scalars(WAIT_SECONDS, engine=engine, reason=rule.reason) if each.valid_until_s >= now_s]
-    return episode(current[0], rule.threads, rule.threads / 2, rule.window_s, None, rule.unbroken) if current else None
+    if not current:
+        return None
+    found = episode(current[0], rule.threads, rule.threads / 2, rule.window_s, None, rule.unbroken)
+    return found or _going_on(rule, current, view.held_since_s(rule.cause, engine), now_s)
+
+
+def _going_on(rule: _Rule, current: Sequence[Series], held_since_s: float | None, now_s: float) -> Episode | None:
+    """What was found before and has not ended."""
+    if rule.goes_on is None or held_since_s is None:
+        return None
+    mean = rate(current[:1], now_s - rule.goes_on.window_s, now_s)
+    return Episode(held_since_s, mean, rule.goes_on.window_s) if mean is not None and mean >= rule.goes_on.threads else None
 
 
 def _without_idle(rule: _Rule, found: Episode, locks: Sequence[Lock], stacks: Stacks) -> Episode | None:

@@ -66,6 +66,11 @@ class Steady:
         self._seen = {key: seen for key, seen in self._seen.items() if self._stays(seen, now_s)}
         return [seen.finding for seen in self._seen.values() if seen.shown]
 
+    def since_s(self, cause: str, subject: str) -> float | None:
+        """Since when a finding that is shown, or lingers, is said to hold; None where there is none."""
+        seen = self._seen.get((cause, subject))
+        return seen.finding.since_s if seen is not None and seen.shown else None
+
     def _severity(self, finding: Finding, before: _Seen | None, now_s: float) -> tuple[Severity, float]:
         """The severity to show, and when the cause last had it itself."""
         rule = self._rule(finding)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 import pytest
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
+from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import EngineCause, Limits, Stacks, View
 from aie_agent.analysis.lock_contention import _GIL, contended, episode, gil_contention, lock_contention
 from aie_agent.samples import Batch, Point
@@ -132,6 +134,36 @@ def test_what_waits_less_than_the_threshold_of_the_gil_is_none_however_uneven(me
         total += max(0.0, mean + spread * state)
         series.append(float(second), total)
         assert episode(series, _GIL.threads, _GIL.threads / 2, _GIL.window_s, None, _GIL.unbroken) is None
+
+
+@pytest.mark.parametrize("mean", [0.7, 0.8, 1.0])
+@pytest.mark.parametrize(("spread", "alike"), [(0.2, 0.5), (0.3, 0.5), (0.2, 0.9)])
+def test_what_waits_about_as_much_as_the_limit_of_the_gil_is_one_finding_in_ten_minutes(
+    mean: float, spread: float, alike: float
+) -> None:
+    """Twenty minutes as the diagnosis shows them, which goes on longer than the store remembers."""
+    world, rng, state = World(), random.Random(3), 0.0
+    diagnosis = Diagnosis(engine_causes=(gil_contention,), subject_causes=())
+    begun, before = [], False
+    for _ in range(1200):
+        state = alike * state + (1.0 - alike**2) ** 0.5 * rng.gauss(0.0, 1.0)
+        world.second(gil=max(0.0, mean + spread * state))
+        now = bool(diagnosis.update(world.view, world.now_s))
+        begun += [world.now_s] if now and not before else []
+        before = now
+    assert all(later - earlier >= 600.0 for earlier, later in pairwise(begun))
+
+
+def test_a_fight_for_the_gil_that_is_over_ends_within_the_minute() -> None:
+    world = World()
+    diagnosis = Diagnosis(engine_causes=(gil_contention,), subject_causes=())
+    shown = []
+    for second in range(180):
+        world.second(gil=2.0 if 30 <= second < 60 else 0.1)
+        shown.append(bool(diagnosis.update(world.view, world.now_s)))
+    assert shown[:30] == [False] * 30
+    assert all(shown[40:60])
+    assert not any(shown[60 + 70 :])
 
 
 def test_it_ends_below_half_the_threshold_and_not_before() -> None:
