@@ -133,13 +133,15 @@ class Changes:
         }
 
     def restore(self, state: Any) -> None:
-        """Raises ValueError for what `dump` never gave. A list is what older versions kept: only what was noted."""
+        """Raises ValueError for what `dump` never gave. A list is what the oldest versions kept: only what was noted. Sentences of
+        versions without a salt may hold what somebody's program was started with, secrets too: they are dropped."""
         parts = {"noted": state} if isinstance(state, list) else state
         try:
             kept = msgspec.convert(parts, _Kept)
         except msgspec.ValidationError as error:
             raise ValueError(f"not a list of changes: {error}") from error
-        self._noted.extend([_change(row) for row in kept.noted])  # all of them, or none
+        noted = [_change(row) for row in kept.noted]  # all of them, or none
+        self._noted.extend(noted if kept.salt else ())
         self._info, self._levels, self._drivers = dict(kept.info), dict(kept.levels), dict(kept.versions)
         self._salt = kept.salt or self._salt
         starts = {**{engine: [each] for engine, each in kept.arguments.items()}, **kept.starts}

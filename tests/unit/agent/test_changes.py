@@ -18,6 +18,7 @@ from fakes.cause_world import CauseWorld
 
 from aie_agent.analysis.arguments import different, options
 from aie_agent.analysis.changes import Changes
+from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import ProcessState
 from aie_agent.analysis.host_causes.cpu import cpu_starved
 from aie_agent.config import Config
@@ -244,11 +245,30 @@ def test_what_changed_while_the_agent_was_away_is_told_when_it_is_back() -> None
     assert _told(same, world) == []
 
 
-def test_the_list_that_older_versions_kept_is_read() -> None:
+SPOKEN = [1_000_000.0, "e", "engine e was started with other arguments: --api-key sk-new, before sk-old"]
+OLD: dict[str, Any] = {
+    "a list": [SPOKEN],
+    "parts, with arguments as they were": {
+        "noted": [SPOKEN], "levels": {"aie_engine_kv_capacity_tokens e": 8192.0},
+        "arguments": {"e": ["serve", "--api-key", "sk-old"]},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", OLD)
+def test_sentences_in_the_state_of_older_versions_are_dropped_and_the_rest_is_read(tmp_path: Path, kept: str) -> None:
+    """Those versions told arguments as they were, secrets too."""
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"version": 1, "parts": {"changes": OLD[kept]}}))
+    diagnosis = Diagnosis()
     world = CauseWorld()
+    diagnosis.restore(StateFile(path).read(), world.now_s)
+    StateFile(path).write(diagnosis.dump())
+    assert "sk-" not in path.read_text()
     changes = Changes()
-    changes.restore([[world.now_s - 5.0, "e", "it was so"]])
-    assert _told(changes, world) == ["it was so"]
+    changes.restore(StateFile(path).read()["changes"])
+    world = _seen(changes, {KV: 64.0}, processes=[_process()])
+    assert _told(changes, world) == ([] if kept == "a list" else ["the KV cache of engine e changed from 8192 to 64 tokens"])
 
 
 def test_neighbours_that_begin_to_be_busy() -> None:
