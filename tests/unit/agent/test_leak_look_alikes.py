@@ -87,6 +87,52 @@ def test_what_was_given_back_is_remembered_over_a_restart_of_the_agent() -> None
     assert again == []
 
 
+def crashing(period_h: float, rate: float, event: str = "") -> Iterator[Sample]:
+    """So many MB an hour, and back to the first level at once, over and over for three days."""
+    before = 0.0
+    for row in samples(72, lambda t: rate * np.mod(t, period_h), step_s=60.0):
+        again = row.time_s % (period_h * 3600) < before
+        before = row.time_s % (period_h * 3600)
+        yield row._replace(event=event if again else "")
+
+
+@pytest.mark.parametrize(("period_h", "rate"), [(12.0, 1200.0), (20.0, 300.0), (23.0, 480.0)])
+def test_a_leak_that_crashes_each_day_is_not_called_none(period_h: float, rate: float) -> None:
+    """Without events it is no other than a cache without a limit that is cleared."""
+    verdict = whole(crashing(period_h, rate))
+    assert verdict.verdict == "not_enough_data"
+    assert "rises in each of " in verdict.evidence[0]
+    assert "falls back at once" in verdict.evidence[0]
+    restarted = whole(crashing(period_h, rate, "restart"))
+    assert restarted.verdict == "suspect"
+    assert restarted.rate_bytes_per_s == pytest.approx(rate * MB / 3600, rel=0.1)
+    assert any("falls at restarts" in sentence for sentence in restarted.evidence)
+
+
+def test_a_small_flush_each_day_says_what_repeats() -> None:
+    verdict = whole(samples(96, flushed(24.0, 0.3)))
+    assert verdict.verdict == "none"
+    assert "rises in each of " in verdict.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda t: 9000 * (1 - np.exp(-np.mod(t, 24.0) / 4.0)),  # a cache that is cleared daily, and fills
+        lambda t: 9000 * np.minimum(np.mod(t, 24.0) / 8.0, 1.0),
+        lambda t: 9000 * np.mod(t / 6.0, 1.0),  # several times a day
+        lambda t: 6000 * (1 + np.sin(2 * np.pi * t / 24.0)),  # load of a day that nobody tells
+        lambda t: 9000 * (np.mod(t, 24.0) < 10.0),
+        lambda t: 0 * t,
+    ],
+)
+def test_what_saturates_or_falls_slowly_is_no_life_of_a_leak(shape: Shape) -> None:
+    for noise_mb in (5.0, 30.0, 150.0):
+        verdict = whole(samples(96, shape, noise_mb=noise_mb))
+        assert verdict.verdict == "none", verdict.evidence
+        assert not any("lives" in sentence for sentence in verdict.evidence)
+
+
 @pytest.mark.parametrize(("gb", "hours"), [(20, 6.0), (30, 8.0), (60, 12.0)])
 def test_a_host_cache_that_fills_in_hours_is_at_most_suspect(gb: int, hours: float) -> None:
     def fill(t: Array) -> Array:
@@ -182,6 +228,8 @@ def test_memory_that_rises_evenly_with_the_load_is_not_told() -> None:
     verdict = whole(samples(48, lambda t: 50 * t, load=lambda t: t))
     assert verdict.verdict == "not_enough_data"
     assert "rises evenly with the load" in verdict.evidence[0]
+    assert "; warning: 2.3" in verdict.evidence[0], "GB, of 2.4 in all"
+    assert "49.7 MB/h, are beyond what is known to go with requests; half a day" in verdict.evidence[0]
     quiet = whole(samples(2, lambda t: 50 * t, load=lambda t: t, noise_mb=0.0, step_s=60.0))
     assert quiet.verdict == "not_enough_data"
     assert "rises evenly with the load" in quiet.evidence[0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Floor, Low, block_floors, increments, noise, scatter
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Floor, Low, block_floors, failed, increments, noise, scatter
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.load_adjust import LoadFit
 from aie_agent.analysis.leaks.settings import SUSPECT, TIERS, LeakSettings
@@ -102,6 +102,22 @@ def test_scatter_knows_no_trend() -> None:
     assert scatter(sizes) == pytest.approx(7.0, rel=0.15)
     assert scatter([1.0, 2.0]) is None
     assert noise(bins([0.0], per_bin_noise=-1.0), [Floor(2 - index, float(index**2)) for index in range(3)]) > 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "before", "index"),
+    [
+        ([10.0, 11.0, 2.0, 10.5, 11.0, 10.0], 10.0, 2),
+        ([2.0, 11.0, 10.0, 10.5, 11.0, 10.0], 10.0, 0),
+        ([2.0, 11.0, 10.0, 10.5, 11.0, 10.0], None, None),  # what was before is not known
+        ([10.0, 11.0, 10.0, 10.5, 11.0, 2.0], 10.0, None),  # nor what comes: it may have been given back
+        ([10.0, 11.0, 2.0, 2.1, 2.2, 2.3], 10.0, None),  # given back
+        ([10.0, 11.0, 9.0, 10.5, 11.0, 10.0], 10.0, None),  # noise
+        ([10.0, 2.0, 10.0], 10.0, None),  # too few
+    ],
+)
+def test_which_size_is_a_reading_that_failed(sizes: list[float], before: float | None, index: int | None) -> None:
+    assert failed(sizes, before) == index
 
 
 def judged(floors: list[float]) -> Rise | str | None:

@@ -19,6 +19,10 @@ class Adjust(NamedTuple):
     of_cache: float = 0.0
 
 
+_DIP: Final = 2.0
+NO_ADJUST: Final = Adjust()
+
+
 class Low(NamedTuple):
     """A size, with the load and what known caches held at that moment."""
 
@@ -84,10 +88,15 @@ def scatter(sizes: Sequence[float]) -> float | None:
     return median(seconds) * _MAD_TO_SD if seconds else None
 
 
-def without_outlier(sizes: Sequence[float]) -> list[float]:
-    """The same, the lowest no further below the next one than all others lie apart: one failed reading is no scatter."""
-    rest = sorted(sizes)[1:]
-    return [max(size, 2 * rest[0] - rest[-1]) for size in sizes] if len(rest) > 1 else list(sizes)
+def failed(sizes: Sequence[float], before: float | None) -> int | None:
+    """Which of successive sizes is no size but a reading that failed; None where all may be real. It lies below the one before it
+    (`before`: that of the first) and the one after it by more than twice what all others lie apart. What is given back stays so."""
+    around = [before, *sizes]
+    for index, (left, size, right) in enumerate(zip(around, sizes, sizes[1:], strict=False)):
+        others = [*sizes[:index], *sizes[index + 1 :]]
+        if left is not None and len(others) > 2 and min(left, right) - size > _DIP * (max(others) - min(others)):
+            return index
+    return None
 
 
 def noise(bins: Sequence[Bin], floors: Sequence[Floor]) -> float:

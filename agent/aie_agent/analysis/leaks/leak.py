@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, scatter, without_outlier
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, failed, scatter
 from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
@@ -28,8 +28,6 @@ from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_qui
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
 _MOST_PAST: Final = 4
-_LEAST_CELLS: Final = 4
-"""Cells of a bin, from which on its floor is the second lowest of theirs: one reading that is far too low is no floor."""
 
 
 class Cell(NamedTuple):
@@ -120,6 +118,21 @@ class Line:
             return None
         first = next((each for each in rows if each.number >= wanted), rows[-1]) if rows is self._bins else rows[0]
         return rows[-1].low.adjusted(self._by) - first.low.adjusted(self._by)
+
+    @property
+    def risen(self) -> tuple[float, float] | None:
+        """By how many bytes its floors have risen, adjusted, and in how many seconds, as far back as is remembered."""
+        rows: Sequence[Bin | Cell] = self._bins if len(self._bins) > 1 else self._fast
+        if len(rows) < 2:
+            return None
+        apart_s = self._settings.bin_s if rows is self._bins else self._settings.cell_s
+        grown = rows[-1].low.adjusted(self._by) - rows[0].low.adjusted(self._by)
+        return grown, (rows[-1].number - rows[0].number) * apart_s
+
+    @property
+    def adjust(self) -> Adjust:
+        """What is taken off its sizes."""
+        return self._by
 
     @property
     def bytes_per_load(self) -> float:
@@ -247,9 +260,12 @@ class Line:
 
     def _close_bin(self) -> None:
         cells, self._cells = self._cells, []
-        lows = [cell.low.adjusted(self._by) for cell in cells]
-        least = cells[sorted(range(len(lows)), key=lows.__getitem__)[len(lows) >= _LEAST_CELLS]]
-        scattered = scatter(without_outlier(lows))
+        before = self._fast[-len(cells) - 1].low.adjusted(self._by) if len(self._fast) > len(cells) else None
+        dip = failed([cell.low.adjusted(self._by) for cell in cells], before)
+        known = [cell for index, cell in enumerate(cells) if index != dip]
+        lows = [cell.low.adjusted(self._by) for cell in known]
+        least = known[lows.index(min(lows))]
+        scattered = scatter(lows)
         load = sum(cell.mean.load for cell in cells) / len(cells)
         number = cells[0].number // CELLS_PER_BIN
         self._bins.append(Bin(number, least.low, max(lows), -1.0 if scattered is None else scattered, load))

@@ -7,7 +7,8 @@ from typing import Final
 from aie_agent.analysis.leaks.standing import FAST, Standing
 from aie_telemetry.durations import in_words
 
-_CONFIDENCE: Final = {"suspect": 0.5, "leak": 0.95}
+MOST_OF_SUSPICION: Final = 0.5
+_CONFIDENCE: Final = {"suspect": MOST_OF_SUSPICION, "leak": 0.95}
 """At most. A cache that fills for half a day looks like a leak as long as it does; over a day, of 1000 normal runs none did."""
 
 _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

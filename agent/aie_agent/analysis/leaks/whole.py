@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
+from aie_agent.analysis.leaks.block_floors import NO_ADJUST
+from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, CacheUse, LeakClass, LineSpec, Sample
+from aie_agent.analysis.leaks.lives import Lives, Repeats
 from aie_agent.analysis.leaks.recording import Seen
-from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
+from aie_agent.analysis.leaks.sentences import MOST_OF_SUSPICION, confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import FAST_CELLS, LeakSettings, Level
 from aie_agent.analysis.leaks.standing import level_with
 from aie_agent.analysis.leaks.watch import Found, Watch
@@ -48,22 +51,25 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     the memory is full at."""
     watch = Watch(settings, (*LINES, ACCOUNTING))
     cache = CacheUse()
+    repeats = Repeats(settings)
     for sample in samples:
         watch.add(sample)
         cache.add(sample)
+        repeats.add(sample, watch.restarts)
     watch.close()
     everything = [*watch.found(), *watch.past]
     told = [each for each in everything if each.line is not ACCOUNTING or cache.tells_lost]
     chosen = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in told])
+    whole = watch.lines.get("physical")
+    lives = repeats.told(NO_ADJUST if whole is None else whole.adjust)
     notes = (*([_KEPT] if len(told) < len(everything) else []), *_notes(watch, seen, settings))
     if chosen is None:
-        with_load = any(line.may_be_load for line in watch.lines.values())
-        verdict: Verdict = "none" if watch.judged and not with_load else "not_enough_data"
-        return WholeVerdict(verdict, None, None, None, None, None, (*_quiet(watch, settings), *notes))
+        return _of_nothing(watch, lives, settings, notes)
     verdict, found = chosen
     standing = found.standing
     full = _full(watch, found, capacity_bytes)
-    evidence = (*_evidence(found, watch, settings), *_others(watch, found), *(full[1:] if full else ()), *notes)
+    again = () if lives is None else (_in_words(lives),)
+    evidence = (*_evidence(found, watch, settings), *again, *_others(watch, found), *(full[1:] if full else ()), *notes)
     return WholeVerdict(
         verdict,
         found.leak_class,
@@ -73,6 +79,25 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
         full[0] if full else None,
         evidence,
     )
+
+
+def _of_nothing(watch: Watch, lives: Lives | None, settings: LeakSettings, notes: Sequence[str]) -> WholeVerdict:
+    """Where no line was found to rise: what repeats may be a leak all the same."""
+    evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(watch, settings), *notes)
+    if lives is not None and lives.restarted:
+        return WholeVerdict("suspect", "unknown", lives.slope, lives.since_s, MOST_OF_SUSPICION, None, evidence)
+    with_load = any(line.may_be_load for line in watch.lines.values())
+    is_known = watch.judged and not with_load and not (lives is not None and lives.is_large)
+    return WholeVerdict("none" if is_known else "not_enough_data", None, None, None, None, None, evidence)
+
+
+def _in_words(lives: Lives) -> str:
+    falls = "falls at restarts" if lives.restarted else "falls back at once"
+    each = f"each of {lives.times} lives by {size(lives.risen_bytes)}, at {rate(lives.slope)} from {size(lives.first_bytes)}"
+    told = f"physical memory rises in {each}, and {falls}"
+    if lives.restarted:
+        return f"{told}: a leak that is restarted before it is a day old looks so"
+    return f"{told}: a leak whose process crashes, or a cache that is cleared; a column event (restart, flush) would tell"
 
 
 def _full(watch: Watch, found: Found, capacity_bytes: float | None) -> tuple[float, str] | None:
@@ -137,7 +162,8 @@ def _quiet(watch: Watch, settings: LeakSettings) -> Iterator[str]:
     """Why nothing was found."""
     for name, line in watch.lines.items():
         if line.may_be_load:
-            yield f"{_spec(name).words} rises evenly with the load: whether requests need it or it leaks is not told by that"
+            told = "rises evenly with the load: whether requests need it or it leaks is not told by that"
+            yield f"{_spec(name).words} {told}{_beyond_load(line)}"
     if not watch.judged:
         need = in_hours(settings.warm_up_s + 12 * 3600 / settings.time_scale)
         quiet = in_hours(settings.warm_up_s + FAST_CELLS * settings.cell_s)
@@ -149,6 +175,16 @@ def _quiet(watch: Watch, settings: LeakSettings) -> Iterator[str]:
             yield f"{_spec(name).words}: no steady rise above {rate(settings.limit_bytes_per_s)}, last floor {size(floors[1])}"
     for each in watch.past:
         yield f"{each.line.words} rose by {rate(each.standing.slope.value)}; {_ENDS[each.how]}"
+
+
+def _beyond_load(line: Line) -> str:
+    """A warning: so much of the rise may be a leak."""
+    grown, apart_s = line.risen or (0.0, 0.0)
+    if grown <= 0 or apart_s <= 0:
+        return ""
+    told = f"; warning: {size(grown)} in {in_hours(apart_s)}, {rate(grown / apart_s)}, are beyond what is known to go with requests"
+    each = f" ({size(line.bytes_per_load)} each)" if line.bytes_per_load else ""
+    return f"{told}{each}; half a day of steady load would tell"
 
 
 def _notes(watch: Watch, seen: Seen, settings: LeakSettings) -> Iterator[str]:

@@ -1,0 +1,133 @@
+"""Rises that repeat in a recording: from one level up, steadily, and back to it at once, life after life. A process that leaks and
+crashes each day looks so, and so does a cache without a limit that is cleared each day."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
+from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.settings import LeakSettings, Tier
+from aie_agent.analysis.leaks.verdict import Rise, rise
+
+_MOST: Final = 14 * 48
+"""Bins that are kept: two weeks."""
+_LEAST: Final = 16
+"""Bins of a life: eight hours. What is taken and given back more often is how an allocator works."""
+_FLOORS: Final = 6
+_FALLS: Final = 0.5
+"""Of its rise, from one bin to the next: the end of a life."""
+_SAME_LEVEL: Final = 0.2
+"""Of the rise: lives that begin no further apart begin at the same level."""
+_SAME_SLOPE: Final = 1.5
+_LARGE: Final = 1 / 3
+"""Of what it has at first: a life that rises by more may well be a leak's. Where it rises by less, a cleared cache is likelier."""
+
+
+class Lives(NamedTuple):
+    """Rises that repeat: how often, since when, how fast (bytes a second), from which level, by how much each, as medians; whether
+    each ended in a restart that is known."""
+
+    times: int
+    since_s: float
+    slope: float
+    first_bytes: float
+    risen_bytes: float
+    restarted: bool
+
+    @property
+    def is_large(self) -> bool:
+        """Whether each rises by so much that a leak cannot be ruled out."""
+        return self.risen_bytes >= _LARGE * self.first_bytes
+
+
+class _Life(NamedTuple):
+    rise: Rise
+    restarted: bool
+
+
+class Repeats:
+    """Takes samples, keeps the floors of half hours, and tells what repeats."""
+
+    def __init__(self, settings: LeakSettings) -> None:
+        self._settings = settings
+        self._origin_s: float | None = None
+        self._bins: list[Bin] = []
+        self._restarted: set[int] = set()
+        self._restarts = 0
+
+    def add(self, sample: Sample, restarts: int) -> None:
+        """Takes a sample, and how many restarts there were until then."""
+        if self._origin_s is None:
+            self._origin_s = sample.time_s
+        number = int((sample.time_s - self._origin_s) / self._settings.bin_s)
+        if restarts > self._restarts:
+            self._restarts = restarts
+            self._restarted.add(number)
+        if not sample.physical_bytes:
+            return
+        low = Low(sample.physical_bytes, sample.load or 0.0, sample.cache_bytes or 0.0)
+        if not self._bins or self._bins[-1].number != number:
+            self._bins = [*self._bins[1 - _MOST :], _bin(number, low)]
+        elif low.size_bytes < self._bins[-1].low.size_bytes:
+            self._bins[-1] = _bin(number, low)
+
+    def told(self, by: Adjust) -> Lives | None:
+        """The rises that repeat at least twice, the same level and slope each time; None where none do."""
+        lives = list(self._lives(by))
+        same = max((_alike(lives[at:]) for at in range(len(lives))), key=len, default=[])
+        if len(same) < 2 or self._origin_s is None:
+            return None
+        return Lives(
+            len(same),
+            self._origin_s + same[0].rise.first.number * self._settings.bin_s,
+            median(each.rise.slope.value for each in same),
+            median(each.rise.first_bytes for each in same),
+            median(each.rise.last_bytes - each.rise.first_bytes for each in same),
+            all(each.restarted for each in same),
+        )
+
+    def _lives(self, by: Adjust) -> Iterator[_Life]:
+        """Those that rose steadily until they ended."""
+        least = self._settings.limit_bytes_per_s * _LEAST * self._settings.bin_s
+        life: list[Bin] = []
+        first = highest = math.inf
+        for each in self._bins:
+            level = each.low.adjusted(by)
+            if life and highest - first > least and highest - level > _FALLS * (highest - first):
+                found = self._rise(life, by)
+                if found is not None:
+                    yield _Life(found, not self._restarted.isdisjoint((each.number - 1, each.number)))
+                life = []
+            if not life:
+                first = level
+            life.append(each)
+            highest = level
+
+    def _rise(self, life: Sequence[Bin], by: Adjust) -> Rise | None:
+        if len(life) < _LEAST:
+            return None
+        per_block = len(life) // _FLOORS
+        tier = Tier("a life", bins=per_block, blocks=_FLOORS, flats=0, level="suspect")
+        found = rise(life[-per_block * _FLOORS :], tier, by, self._settings)
+        return found if isinstance(found, Rise) else None
+
+
+def _bin(number: int, low: Low) -> Bin:
+    return Bin(number, low, low.size_bytes, -1.0, low.load)
+
+
+def _alike(lives: Sequence[_Life]) -> list[_Life]:
+    """The lives that follow the first one and are as it was."""
+    found: list[_Life] = []
+    for each in lives:
+        first, now = lives[0].rise, each.rise
+        apart = abs(now.first_bytes - first.first_bytes)
+        slopes = sorted((first.slope.value, now.slope.value))
+        if apart > _SAME_LEVEL * (first.last_bytes - first.first_bytes) or slopes[1] > _SAME_SLOPE * slopes[0]:
+            break
+        found.append(each)
+    return found
