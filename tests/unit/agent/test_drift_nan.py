@@ -1,0 +1,110 @@
+"""A model that gives NaN, as its hooks tell it; and what hooks drop for other reasons."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fakes.drift_world import START_S, DriftWorld, causes_of, usual_reference
+
+from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
+from aie_agent.analysis.drift.reference import Reference
+from aie_agent.request_values import RequestValues
+from aie_agent.samples import Point
+from aie_telemetry.catalogue import Kind
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return usual_reference()
+
+
+def _dropped(count: float) -> Point:
+    return Point("aie_hooks_dropped_total", Kind.COUNTER, (("engine", "e"), ("reason", "invalid")), count, delta=True)
+
+
+@pytest.mark.parametrize("references", [True, False])
+def test_nan_is_found_within_ten_answers_and_needs_no_reference(reference: Reference, references: bool) -> None:
+    world = DriftWorld(*([Assigned(reference)] if references else []))
+    world.requests(100)
+    found = [world.second({"log_length": [4.0] * 5}, [_dropped(15)]) for _ in range(3)]
+    assert [causes_of(each) for each in found] == [[], ["nan_logits"], ["nan_logits"]]
+    (finding,) = found[-1]
+    assert finding.severity == "critical"
+    assert finding.since_s == START_S + 11
+    assert "of the last 15 answers none has an entropy" in finding.evidence[0].text
+    healthy = world.requests(700)
+    assert healthy[30], "it is shown for a minute"
+    assert healthy[-1] == []
+
+
+def _lengths(number: int, count: int = 5) -> dict[str, list[float]]:
+    return {"log_length": [4.0 + number / 100] * count}
+
+
+def test_hooks_of_another_kind_that_drop_are_no_nan(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    for number in range(30):
+        assert world.second({"entropy": [2.0 + number / 100], **_lengths(number)}, [_dropped(15)]) == []
+        assert world.second({}, [_dropped(15)]) == []
+
+
+def test_an_engine_that_never_told_an_entropy_gives_no_nan(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    assert all(world.second(_lengths(number), [_dropped(15)]) == [] for number in range(30))
+
+
+def test_what_is_dropped_far_from_the_answers_is_of_something_else(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    world.requests(100)
+    for number in range(300):
+        answers = _lengths(number, 1) if number % 30 == 15 else {}
+        assert world.second(answers, [] if 4 <= number % 30 <= 26 else [_dropped(15)]) == []
+
+
+def test_lengths_alone_while_nothing_is_dropped_are_no_nan(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    world.requests(100)
+    assert all(world.second(_lengths(number)) == [] for number in range(30))
+
+
+def test_fewer_numbers_dropped_than_answers_came_are_no_nan(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    world.requests(100)
+    assert all(world.second(_lengths(number), [_dropped(1)]) == [] for number in range(30))
+
+
+@pytest.mark.parametrize("restarted", ["agent", "engine"])
+def test_a_restart_does_not_hide_nan(reference: Reference, restarted: str) -> None:
+    world = DriftWorld(Assigned(reference))
+    world.requests(100)
+    if restarted == "agent":
+        state = msgspec.json.decode(msgspec.json.encode(world.analyser.dump()))
+        world.analyser, world.values = DriftAnalyser([Assigned(reference)]), RequestValues()
+        world.analyser.restore(state, world.now_s)
+    else:
+        world.engines = []
+        world.second({})
+        world.engines = ["e"]
+    found = [world.second(_lengths(0), [_dropped(15)]) for _ in range(3)]
+    assert causes_of(found[-1]) == ["nan_logits"]
+
+
+def test_rare_answers_without_numbers_are_nan(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    world.requests(100)
+    for number in range(300):
+        found = world.second(_lengths(number, 1) if number % 30 == 15 else {}, [_dropped(9)] if number % 30 == 18 else [])
+    assert causes_of(found) == ["nan_logits"]
+
+
+def test_nan_in_a_watched_layer_is_found_at_once() -> None:
+    world = DriftWorld()
+
+    def layer(count: float) -> Point:
+        tags = (("engine", "e"), ("layer", "l"), ("model", "m"))
+        return Point("aie_engine_activation_nonfinite_total", Kind.COUNTER, tags, count, delta=True)
+
+    assert world.second({}, [layer(0)]) == []
+    (finding,) = world.second({}, [layer(7)])
+    assert (finding.cause, finding.since_s) == ("nan_logits", START_S + 2)
+    assert "7 values of watched layers" in finding.evidence[0].text
