@@ -24,6 +24,7 @@ from aie_agent.outputs.otlp.build import NoOutput, OtlpError, build, metrics_url
 from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.store import Store
 from aie_telemetry.catalogue import Kind
+from aie_telemetry.exemplars import Exemplar
 from tests.fakes.collector import (
     TRICKLES,
     Answer,
@@ -158,6 +159,27 @@ def test_points_that_a_collector_refuses_are_not_counted_as_sent(pushing: _Pushi
     wait_until(lambda: pushing.exports("ok") == 1)
     assert pushing.count("aie_agent_otlp_points_total", "refused") == 1
     assert pushing.count("aie_agent_otlp_points_total", "ok") == 0
+
+
+def test_an_exemplar_arrives_with_its_trace_once(pushing: _Pushing, collector: MetricsCollector) -> None:
+    """After a push that failed it is told again; after one that got there no more."""
+    exemplar = Exemplar(0.75, 109.5, "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    labels = (("engine", "e"), ("model", "m"))
+    observed = HistogramPoint("aie_engine_queue_seconds", labels, (1.0,), (1.0, 0.0), 0.75, exemplars=((0, exemplar),))
+    pushing.store.apply(Batch("scrape:e", 110.0, [], [observed]))
+    collector.answer = refusing(400)
+    pushing.push()
+    wait_until(lambda: pushing.exports("failed") == 1)
+    collector.answer = well
+    for number in (1, 2):
+        pushing.store.apply(Batch("scrape:e", 110.0 + 10.0 * number, [], [observed]))
+        pushing.push()
+        wait_until(lambda number=number: pushing.exports("ok") == number)
+    points = [points_of(request)["aie.engine.queue"][0] for request in collector.requests]
+    told = [
+        [(each.trace_id.hex(), each.span_id.hex(), each.as_double, each.time_unix_nano) for each in p.exemplars] for p in points
+    ]
+    assert told == [[(exemplar.trace_id, exemplar.span_id, 0.75, 109_500_000_000)]] * 2 + [[]]
 
 
 @pytest.mark.parametrize("count", [1e30, -1.0])

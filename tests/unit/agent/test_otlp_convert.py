@@ -8,10 +8,11 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from aie_agent.outputs.otlp.convert import Reading, Starts, metrics_data, readings
+from aie_agent.outputs.otlp.convert import Exemplars, Reading, Starts, metrics_data, readings
 from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.store import Store
 from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.exemplars import Exemplar
 from tests.fakes.collector import attributes_of, points_of
 
 HOUR_NS = 3600 * 1_000_000_000
@@ -39,6 +40,40 @@ def test_a_histogram_keeps_buckets_sum_and_count() -> None:
         "gen_ai.request.model": "m",
         "gen_ai.operation.name": "inference",
     }
+
+
+def _traced(number: int, time_s: float) -> Exemplar:
+    return Exemplar(0.5 + number, time_s, f"{number:032x}", f"{number:016x}")
+
+
+def test_exemplars_are_encoded_with_their_traces() -> None:
+    reading = Reading(TTFT, Kind.HISTOGRAM, SERVED, 2.0, (1.0,), (1.0, 1.0), (_traced(0xAB, 7.25), _traced(0xCD, 8.0)))
+    (point,) = points_of(_encoded([reading]))["gen_ai.server.time_to_first_token"]
+    told = [(each.trace_id.hex(), each.span_id.hex(), each.as_double, each.time_unix_nano) for each in point.exemplars]
+    assert told == [
+        ("ab".rjust(32, "0"), "ab".rjust(16, "0"), 171.5, 7_250_000_000),
+        ("cd".rjust(32, "0"), "cd".rjust(16, "0"), 205.5, 8_000_000_000),
+    ]
+
+
+def test_only_fresh_exemplars_are_read_the_oldest_first() -> None:
+    store = Store(max_series=1000, retention_s=300.0)
+    exemplars = tuple(enumerate((_traced(3, 995.0), _traced(2, 990.0), _traced(1, 100.0))))
+    store.apply(Batch("a", 1000.0, [], [HistogramPoint(TTFT, SERVED, (1.0, 2.0), (1.0, 1.0, 1.0), 4.0, exemplars=exemplars)]))
+    (read,) = readings(store.everything(), 1000.0)
+    assert read.exemplars == (_traced(2, 990.0), _traced(3, 995.0))
+
+
+def test_an_exemplar_is_told_once_it_got_there_and_no_more() -> None:
+    exemplars = Exemplars()
+    first, second = (Reading(TTFT, Kind.HISTOGRAM, SERVED, 1.0, (1.0,), (1.0, 0.0), told) for told in _GROWING)
+    assert [each.exemplars for each in exemplars.untold([first])] == [first.exemplars]
+    assert [each.exemplars for each in exemplars.untold([first])] == [first.exemplars]  # the push failed
+    exemplars.told([first])
+    assert [each.exemplars for each in exemplars.untold([second])] == [second.exemplars[1:]]
+
+
+_GROWING = ((_traced(1, 1.0),), (_traced(1, 1.0), _traced(2, 2.0)))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=3, max_size=3))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from opentelemetry.sdk.metrics import Exemplar as OtlpExemplar
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -26,6 +27,7 @@ from aie_agent.samples import Tags
 from aie_agent.series import HistogramSeries
 from aie_agent.store import AnySeries
 from aie_telemetry.catalogue import CATALOGUE, Kind
+from aie_telemetry.exemplars import Exemplar
 
 _REMEMBERED_NS: Final = 3600 * 1_000_000_000
 _LARGEST_COUNT: Final = 2.0**63
@@ -33,7 +35,8 @@ _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
 class Reading(NamedTuple):
-    """A series at one moment: `value` of a counter or gauge; of a histogram its sum, and `counts` of its buckets."""
+    """A series at one moment: `value` of a counter or gauge; of a histogram its sum, `counts` of its buckets, and `exemplars`, the
+    observations that are known with their traces."""
 
     name: str
     kind: Kind
@@ -41,6 +44,7 @@ class Reading(NamedTuple):
     value: float
     bounds: tuple[float, ...] = ()
     counts: Sequence[float] = ()
+    exemplars: tuple[Exemplar, ...] = ()
 
     @property
     def observed(self) -> float:
@@ -59,12 +63,17 @@ def is_sendable(reading: Reading) -> bool:
 def readings(series: Iterable[AnySeries], now_s: float) -> list[Reading]:
     """What of them is known at `now_s`. Cheap: to be called on the thread that writes the store; the rest may be done elsewhere."""
     return [
-        Reading(each.name, each.kind, each.tags, each.total, each.bounds, each.counts)
+        Reading(each.name, each.kind, each.tags, each.total, each.bounds, each.counts, _exemplars(each, now_s))
         if isinstance(each, HistogramSeries)
         else Reading(each.name, each.kind, each.tags, each.value)
         for each in series
         if each.valid_until_s >= now_s
     ]
+
+
+def _exemplars(series: HistogramSeries, now_s: float) -> tuple[Exemplar, ...]:
+    """In the order in which they were observed, as backends want them."""
+    return tuple(sorted(series.fresh_exemplars(now_s).values(), key=lambda each: each.time_s)) if series.exemplars else ()
 
 
 class _Stream(NamedTuple):
@@ -105,6 +114,25 @@ class Starts:
         return starts
 
 
+class Exemplars:
+    """Which exemplars a collector has: each is told once, and again as long as it did not get there."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, Tags], frozenset[Exemplar]] = {}
+
+    def untold(self, read: Sequence[Reading]) -> list[Reading]:
+        """The same, with those exemplars only that are not told yet."""
+        return [each._replace(exemplars=self._new(each)) if each.exemplars else each for each in read]
+
+    def told(self, read: Sequence[Reading]) -> None:
+        """What was read got there, all of it."""
+        self._told = {(each.name, each.tags): frozenset(each.exemplars) for each in read if each.exemplars}
+
+    def _new(self, reading: Reading) -> tuple[Exemplar, ...]:
+        told = self._told.get((reading.name, reading.tags), frozenset())
+        return tuple(each for each in reading.exemplars if each not in told)
+
+
 def metrics_data(
     read: Sequence[Reading], starts: Sequence[int], now_ns: int, resource: Resource, scope: InstrumentationScope
 ) -> MetricsData:
@@ -129,7 +157,16 @@ def _point(reading: Reading, attributes: Mapping[str, str], start_ns: int, now_n
         return NumberDataPoint(attributes, start_ns, now_ns, reading.value)
     counts = [round(count) for count in reading.counts]  # sampled observations weigh a fraction more or less
     unknown: Any = None  # the smallest and largest value, which OTLP need not have
-    return HistogramDataPoint(attributes, start_ns, now_ns, sum(counts), reading.value, counts, reading.bounds, unknown, unknown)
+    told = [_exemplar(each) for each in reading.exemplars]
+    return HistogramDataPoint(
+        *(attributes, start_ns, now_ns, sum(counts), reading.value, counts, reading.bounds, unknown, unknown),
+        exemplars=told,
+    )
+
+
+def _exemplar(exemplar: Exemplar) -> OtlpExemplar:
+    ids = int(exemplar.span_id, 16), int(exemplar.trace_id, 16)
+    return OtlpExemplar({}, exemplar.value, round(exemplar.time_s * 1e9), *ids)
 
 
 def _data(instrument: Instrument, points: list[Any]) -> Sum | Gauge | Histogram:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from aie_agent.outputs.otlp.convert import Reading, Starts, is_sendable, metrics_data, readings
+from aie_agent.outputs.otlp.convert import Exemplars, Reading, Starts, is_sendable, metrics_data, readings
 from aie_agent.samples import Count
 from aie_agent.store import AnySeries
 
@@ -81,6 +81,7 @@ class OtlpPush:
         self._refused = refused or Refused()
         self._wall_clock_ns = wall_clock_ns
         self._starts = Starts()
+        self._exemplars = Exemplars()
         self._next_s: float | None = None
         self._offered: _Push | None = None
         self._wake = threading.Condition()
@@ -149,12 +150,14 @@ class OtlpPush:
             if self._exporter is None:
                 self._exporter = self._make_exporter()
             starts = self._starts.update(push.read, push.now_ns)
-            result = self._exporter.export(metrics_data(push.read, starts, push.now_ns, self._resource, self._scope))
+            read = self._exemplars.untold(push.read)
+            result = self._exporter.export(metrics_data(read, starts, push.now_ns, self._resource, self._scope))
         except Exception as error:  # whatever an exporter raises, the next push is tried; it is logged whole, once
             if not self._failing:
                 log.exception("OTLP: a push failed")
             return f"nothing gets through: {type(error).__name__}: {error}"
         if result is MetricExportResult.SUCCESS:
+            self._exemplars.told(push.read)
             return ""
         return "nothing gets through: the collector did not take it, or did not end; OpenTelemetry's exporter says why"
 
