@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from aie_ebpf.budget import usual_mix
+from aie_ebpf.calibrate import TRACEPOINT, UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.messages import HISTOGRAM_BOUNDS_S
 from aie_ebpf.probes import PERF_EVENTS, SETS, TRACEPOINTS, UPROBES
 
@@ -31,6 +33,33 @@ each engine), leaves sets out (`without`) or switches all of it off (`enabled`, 
   link) NVML tells.
 """
 
+_COST: Final = """
+## Cost of a set
+
+What a hit costs is the machine's, and measured there when the child starts; beside each set stand the kinds of its probes and what
+one hit took, on average over them, on a virtual machine of two CPUs (`make bench-bpf`, "calibrated, ns a hit"). There an entry
+whose first instruction is stepped over costs {stepped} times one that is emulated; on bare metal both take 0.3 to 1 us.
+"""
+
+_MEASURED_NS: Final = {TRACEPOINT: 170.0, UPROBE: 19729.0, UPROBE_EMULATED: 715.0, URETPROBE: 449.0}
+"""By kind, on 2026-11-30, idle: the line of `make bench-bpf`."""
+
+_AT_LOAD: Final = {"locks": (760, 129), "sched": (459, 78)}
+"""Hits a second and microseconds a second that the reference engine paid under 8 clients, in the same run."""
+
+_AFTER_COST: Final = """
+The engine of the measurement computes on the CPU: it has no CUDA, and what the sets of CUDA cost an engine is their hits times the
+cost above, held by the budget. A hit is charged by its set's mix of kinds, as if each function were called as often as the others:
+where stepped and emulated entries are in one set, it is charged too much or too little by their ratio, at most.
+
+While a tracepoint of system calls is attached, every system call of every process on the host takes a slower way into the kernel,
+watched or not: 16 ns here (`getppid`, 95 ns without, 111 with), 70 ns elsewhere. No engine is charged for that.
+
+Where uprobes cannot be attached as links (kernels before 6.6), a set takes its probes times 0.1 s to detach: `cuda_memory` has some
+90 of them, and a flood in it costs up to 19 % of a CPU over the minute in which it is detached. `without = ["cuda_memory"]` spares
+that.
+"""
+
 
 def document() -> str:
     """The whole of `docs/ebpf.md`."""
@@ -38,6 +67,9 @@ def document() -> str:
         (
             _INTRODUCTION,
             _section("Sets of probes", ("set", "attached", "sees", "does not see"), _sets()),
+            _COST.format(stepped=round(_MEASURED_NS[UPROBE] / _MEASURED_NS[UPROBE_EMULATED])),
+            _table(("set", "a hit is", "by kind", "ns a hit", "hits/s at load", "us/s at load"), _costs()),
+            _AFTER_COST,
             _section("Tracepoints", ("set", "tracepoint", "needs"), _tracepoints()),
             _section("Perf events", ("set", "type", "config", "program"), _perf_events()),
             _section("Uprobes", ("set", "library", "functions", "signature", "at return", "since CUDA"), _uprobes()),
@@ -48,6 +80,16 @@ def document() -> str:
 def _sets() -> Iterator[Sequence[str]]:
     for each in SETS:
         yield f"`{each.name}`", each.when.value, each.sees, each.blind
+
+
+def _costs() -> Iterator[Sequence[str]]:
+    for each in SETS:
+        mix = usual_mix(each.name)
+        kinds = ", ".join(f"{share:.0%} {kind}" if share < 1 else kind for kind, share in mix.items())
+        dear_ns = sum(share * _MEASURED_NS[kind] for kind, share in mix.items())
+        cheap_ns = sum(share * _MEASURED_NS[UPROBE_EMULATED if kind == UPROBE else kind] for kind, share in mix.items())
+        cost = f"{dear_ns:.0f}" if dear_ns == cheap_ns else f"{cheap_ns:.0f} emulated, {dear_ns:.0f} stepped"
+        yield f"`{each.name}`", each.pays, kinds, cost, *(str(value) for value in _AT_LOAD.get(each.name, ("-", "-")))
 
 
 def _tracepoints() -> Iterator[Sequence[str]]:
@@ -74,11 +116,15 @@ def _uprobes() -> Iterator[Sequence[str]]:
 
 
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; nothing where it has no rows."""
+    """A table with its title; nothing where it has no rows."""
+    table = _table(heads, rows)
+    return f"\n## {title}\n{table}" if table else ""
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown; nothing without rows."""
     lines = [_line(row) for row in rows]
-    if not lines:
-        return ""
-    return "".join((f"\n## {title}\n\n", _line(heads), _line(["---"] * len(heads)), *lines))
+    return "".join(("\n", _line(heads), _line(["---"] * len(heads)), *lines)) if lines else ""
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ IDLE: Final = "idle"
 # Of the waits of a fight, all but the first end by a hand-off. A pool whose workers also feed its queue has some, too.
 _SHARE: Final = 0.5
 _FEWEST_HANDOFFS: Final = 2.0
+# An owner that takes its lock again at once leaves more than this share of the waits in vain, a queue's lock hardly any.
+_IN_VAIN: Final = 0.1
 # While threads wait for a lock, another holds it: so it is held for as long as they wait, or all the time when many do. Half of
 # that is enough, since who takes a lock without waiting is not seen to hold it. The lock of a queue is passed on within
 # microseconds, however many workers wait at it.
@@ -26,7 +28,7 @@ Address = tuple[int, int]
 
 class Seen(NamedTuple):
     """What happened at an address: waits, the hand-offs that ended them, seconds waited and held, over how many seconds; and waits
-    for a mutex that said itself that it was fought for."""
+    for a mutex that said itself that it was fought for, by threads that had just been woken in vain."""
 
     waits: float = 0.0
     handoffs: float = 0.0
@@ -65,7 +67,8 @@ class LockKinds:
         """LOCK or IDLE. An address at which nothing has ended yet is IDLE: so is a lock that is never given back, where the
         processes' state and their stacks tell more."""
         seen = self._seen.get(address, _NOTHING)
-        if seen.waits and seen.contended >= _SHARE * seen.waits:
+        # A wait for such a mutex ends in vain, or its thread has the lock then, and wakes the next one when it gives it back.
+        if seen.contended > _IN_VAIN * seen.waits and seen.contended + seen.handoffs >= _SHARE * seen.waits:
             return LOCK
         handed = seen.handoffs >= max(_FEWEST_HANDOFFS, _SHARE * seen.waits)
         return LOCK if handed and seen.held_s >= _HELD * min(seen.wait_s, seen.period_s) else IDLE

@@ -5,8 +5,8 @@
  * A wait is not always for a lock: an idle worker waits for work in the same call. They are told apart by who wakes, and when: a
  * thread that has waited for a lock has it then, and wakes the next one itself, at the same address, when it is done (a hand-off,
  * after a time of holding). The workers of a queue are woken by others; where they pass the queue's own lock on, they do it at once.
- * User space judges by the share of hand-offs and by the time of holding. An owner that takes its lock again at once never waits:
- * there only the mutex itself says that it is fought for.
+ * User space judges by the share of hand-offs and by the time of holding. An owner that takes its lock again at once never waits,
+ * and nobody hands on: there those who wait are woken in vain, and wait at once again for a mutex that says that it is fought for.
  */
 #define FUTEX_WAIT 0
 #define FUTEX_WAKE 1
@@ -24,8 +24,11 @@
 #define IS_WAIT (1 << FUTEX_WAIT | 1 << FUTEX_WAIT_BITSET | 1 << FUTEX_LOCK_PI | 1 << FUTEX_WAIT_REQUEUE_PI | 1 << FUTEX_LOCK_PI2)
 #define IS_WAKE (1 << FUTEX_WAKE | 1 << FUTEX_WAKE_BITSET | 1 << FUTEX_WAKE_OP | 1 << FUTEX_UNLOCK_PI | 1 << FUTEX_REQUEUE | 1 << FUTEX_CMP_REQUEUE)
 #define EAGAIN 11
-/* glibc's mutex, and others that took after it: the word is 2 while somebody waits for it. Conditions wait by FUTEX_WAIT_BITSET. */
+/* glibc's mutex, and others that took after it: the word is 2 while somebody waits for it. Conditions wait by FUTEX_WAIT_BITSET.
+ * A semaphore may have the same value, and its idle worker sleep by the same call (oneTBB's do): but who is woken there has work.
+ */
 #define MUTEX_CONTENDED 2
+#define IN_VAIN_NS 50000 /* from the end of a wait to the next one at the same word: a few instructions, and perhaps a preemption */
 
 struct lock {
     u64 address; /* for the GIL, of _PyRuntime: it is several words */
@@ -39,7 +42,7 @@ struct lock_use {
     u64 longest_ns; /* not atomic: of two at once, the shorter may win */
     u64 handoffs;
     u64 held_ns;   /* from the end of a wait to the hand-off that followed it */
-    u64 contended; /* waits for a mutex that says so itself */
+    u64 contended; /* waits for a mutex that says so itself, by threads that were just woken in vain */
 };
 
 struct waiting {
@@ -88,8 +91,14 @@ TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
         lock.is_gil = 1;
     }
     if (command & IS_WAIT) {
-        bool contended = (args->op & FUTEX_CMD) == FUTEX_WAIT && args->val == MUTEX_CONTENDED;
-        struct waiting waiting = {.start_ns = bpf_ktime_get_ns(), .contended = contended, .lock = lock};
+        u64 now = bpf_ktime_get_ns();
+        bool contended = false;
+        if ((args->op & FUTEX_CMD) == FUTEX_WAIT && args->val == MUTEX_CONTENDED) {
+            struct visit visit = {.address = lock.address, .tid = tid};
+            u64 *ended = visits.lookup(&visit);
+            contended = ended && now - *ended < IN_VAIN_NS;
+        }
+        struct waiting waiting = {.start_ns = now, .contended = contended, .lock = lock};
         if (futex_waiting.update(&tid, &waiting)) note_lost(LOST_FUTEX);
     } else if (command & IS_WAKE) {
         struct visit visit = {.address = lock.address, .tid = tid};

@@ -45,6 +45,53 @@ int main(int argc, char **argv) {
 """
 
 
+# Eight workers, each woken ten times a second for a fifth of a millisecond of work.
+_SEMAPHORES = r"""
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static struct { atomic_int word; char rest[60]; } semaphores[8];
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
+static void take(atomic_int *word) {
+    int was = 0;
+    if (atomic_compare_exchange_strong(word, &was, 1)) return;
+    if (was != 2) was = atomic_exchange(word, 2);
+    while (was) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 2, 0, 0, 0); was = atomic_exchange(word, 2); }
+}
+static void give(atomic_int *word) { if (atomic_exchange(word, 0) == 2) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0); }
+static void *work(void *word) {
+    for (;;) {
+        take(word);
+        for (double until = now() + 0.0002; now() < until;) ;
+    }
+}
+int main(int argc, char **argv) {
+    pthread_t thread;
+    for (int i = 0; i < 8; i++) { semaphores[i].word = 1; pthread_create(&thread, 0, work, &semaphores[i].word); }
+    puts("ready"); fflush(stdout); getchar();
+    double until = now() + atof(argv[1]);
+    while (now() < until) {
+        usleep(100000);
+        for (int i = 0; i < 8; i++) give(&semaphores[i].word);
+    }
+    puts("{}"); fflush(stdout); getchar();
+    return 0;
+}
+"""
+
+
+def _compiled(folder: Path, source: str) -> Path:
+    program = folder / "program"
+    subprocess.run(["gcc", "-O1", "-pthread", "-x", "c", "-", "-o", str(program)], input=source.encode(), check=True)
+    return program
+
+
 def test_every_set_of_the_host_is_attached(host: HostProbes) -> None:
     refused = {state.set: state.reason for state in host.states() if not state.loaded}
     assert set(refused) <= {"xid"}, "only a host with an NVIDIA driver has its tracepoint"
@@ -52,9 +99,10 @@ def test_every_set_of_the_host_is_attached(host: HostProbes) -> None:
 
 
 def test_threads_that_fight_for_a_lock(observe: Observe) -> None:
-    """Of five threads three wait, for the whole time; on a loaded machine up to four, and a part of it for a CPU."""
+    """Of five threads three wait, for the whole time; on a loaded machine up to four, and a part of it for a CPU. What they
+    waited before the second hand-off is not a lock's yet."""
     seen = observe("lock")
-    assert seen.total("lock") + seen.total("run_queue") > 0.75 * 3 * SECONDS
+    assert seen.total("lock") + seen.total("run_queue") > 0.5 * 3 * SECONDS
     assert 0.5 * SECONDS < seen.total("lock") < 4.1 * seen.seconds
     waited = seen.waited_by_address()
     worst = max(waited, key=lambda address: sum(waited[address].values()))
@@ -80,13 +128,16 @@ def test_threads_that_fight_for_the_gil(observe: Observe, python: str) -> None:
 
 def test_a_mutex_whose_owner_takes_it_again_at_once(observe: Observe, tmp_path: Path) -> None:
     """The owner never waits, so that nobody who waited ever hands it on: three threads starve."""
-    source = tmp_path / "hog.c"
-    source.write_text(_HOG)
-    program = tmp_path / "hog"
-    subprocess.run(["gcc", "-O1", "-pthread", "-o", str(program), str(source)], check=True)
-    seen = observe(str(SECONDS), python=str(program), script="")
+    seen = observe(str(SECONDS), python=str(_compiled(tmp_path, _HOG)), script="")
     assert seen.total("lock") > 2 * SECONDS
     assert seen.total("idle_futex") < 1.5 * SECONDS, "the main thread waits for the others"
+
+
+def test_workers_that_sleep_on_semaphores_of_their_own_wait_for_no_lock(observe: Observe, tmp_path: Path) -> None:
+    """oneTBB's binary_semaphore: its word is 2 while somebody sleeps, as a mutex's that is fought for."""
+    seen = observe(str(SECONDS), python=str(_compiled(tmp_path, _SEMAPHORES)), script="")
+    assert seen.total("idle_futex") > 0.7 * 8 * SECONDS
+    assert seen.total("lock") < 0.02 * seen.total("idle_futex")
 
 
 def test_workers_without_work_wait_for_no_lock(observe: Observe) -> None:

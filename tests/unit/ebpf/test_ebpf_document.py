@@ -23,6 +23,14 @@ def test_every_row_of_every_table_is_in_it() -> None:
         assert f"`{symbol}`" in text
 
 
+def test_what_each_set_costs_is_in_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([\d][^|]*) \|", document(), re.MULTILINE)
+    assert [(name, pays) for name, pays, _, _ in rows] == [(each.name, each.pays) for each in SETS]
+    by_name = {name: (kinds, cost) for name, _, kinds, cost in rows}
+    assert by_name["locks"] == ("tracepoint", "170")
+    assert by_name["cuda_sync"] == ("50% uprobe, 50% uretprobe", "582 emulated, 10089 stepped")
+
+
 def test_its_tables_are_tables() -> None:
     for table in re.findall(r"(?:^\|.*\n)+", document(), re.MULTILINE):
         columns = {line.count("|") for line in table.splitlines()}
