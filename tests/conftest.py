@@ -23,6 +23,7 @@ _LANES = (
     ("model", ("integration/engine/",)),
 )
 _TESTS = Path(__file__).parent
+_PROBES = tuple(f"tests/{start}" for start in _LANES[0][1])
 
 # Where `make setup-system` puts what it takes out of Debian packages.
 SYSTEM_BIN = Path("/usr/local/lib/aie/bin")
@@ -46,11 +47,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where AIE_REQUIRE_SYSTEM says that everything must be there, as CI does, a skip is a failure: it proves nothing."""
+    """Where AIE_REQUIRE_SYSTEM says that everything must be there, as CI does, a skip is a failure: it proves nothing. So it is
+    where AIE_REQUIRE_BPF says so of all that probes need."""
     report = yield
-    if report.skipped and os.environ.get("AIE_REQUIRE_SYSTEM"):
+    needs = ("AIE_REQUIRE_SYSTEM", *(("AIE_REQUIRE_BPF",) if report.nodeid.startswith(_PROBES) else ()))
+    said = next((name for name in needs if os.environ.get(name)), None)
+    if report.skipped and said is not None:
         report.outcome = "failed"
-        report.longrepr = f"skipped, and AIE_REQUIRE_SYSTEM is set: {report.longrepr}"
+        report.longrepr = f"skipped, and {said} is set: {report.longrepr}"
     return report
 
 

@@ -86,7 +86,12 @@ static __always_inline void drop_context(struct context *context, bool wholly) {
 static __always_inline void add_context(struct context *context) {
     u64 none = 0, *references = contexts.lookup_or_try_init(context, &none);
     struct cuda_process *process = process_of(context->tgid);
-    if (!references || !process) return;
+    if (!process) return;
+    if (!references) { /* full: the last one that is known is not the last one any more */
+        note_lost(LOST_GROUP);
+        process->seen_from_start = 0;
+        return;
+    }
     if (!*references) process->contexts += 1;
     *references += 1;
 }
