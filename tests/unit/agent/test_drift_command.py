@@ -89,6 +89,20 @@ def test_people_are_told_the_run_length_and_the_delays(built: Path, tmp_path: Pa
     assert "warning: 1000 requests are few" in out
 
 
+@pytest.mark.parametrize(("windows", "warned"), [((0, 1, 1, 1, 1) * 6, True), ((1, 1, 1, 1), True), ((0, 0, 1, 1, 0) * 2, True),
+                                                 ((0,) * 30, False), ((0, 0, 0, 1, 0, 0, 1, 1), False)])  # fmt: skip
+def test_what_comes_and_goes_is_no_alarm_but_a_warning(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: tuple[int, ...], warned: bool
+) -> None:
+    entropy = [value + 5.0 * windows[number // 100] for number, value in enumerate(_normal(100 * len(windows), 4))]
+    stream = _csv(tmp_path / "S.csv", {"entropy": entropy, "surprisal": _normal(len(entropy), 5)})
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
+    assert status == 0
+    said = f"entropy: {sum(windows)} of {len(windows)} windows are beyond the threshold"
+    assert any(warning.startswith(said) for warning in verdict["warnings"]) == warned
+    assert not any(warning.startswith("surprisal:") for warning in verdict["warnings"])
+
+
 def test_days_are_at_the_streams_own_rate_and_fewer_than_promised_is_said(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -58,6 +59,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     per_statistic: dict[str, StatisticVerdict]
     warnings: tuple[str, ...]
 
+
+UNSTEADY_WINDOWS: Final = 4
+UNSTEADY_SHARE: Final = 0.2
+"""From so many windows beyond the threshold on, and such a share of all, a stream without an alarm is warned of. With p < 0.01 and
+windows that do not depend on each other: of 4, one in 1e8; of 20, one in 24,000; of more, less."""
 
 RULE = f"{CONSECUTIVE} consecutive disjoint windows of {WINDOW} requests"
 
@@ -115,6 +121,7 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]], hours: fl
                     *header.warnings,
                     span.warning(header.about.span_hours),
                     _sooner(reference, rate, days),
+                    *(_unsteady(name, each) for name, each in verdicts.items()),
                     *_passed_over(columns, stream),
                 ),
             )
@@ -142,6 +149,17 @@ def _add_equal(
             alarms[name] = _Alarm(request, Check.CONSTANT)
             change = {"alarm": True, "first_alarm_request": request, "check": str(Check.CONSTANT)}
             verdicts[name] = msgspec.structs.replace(verdicts[name], **change)
+
+
+def _unsteady(name: str, verdict: StatisticVerdict) -> str:
+    """Where windows are beyond the threshold that were never enough in a row; else empty."""
+    beyond, windows = verdict.windows_beyond, verdict.windows
+    if verdict.alarm or verdict.untested or beyond < max(UNSTEADY_WINDOWS, UNSTEADY_SHARE * windows):
+        return ""
+    return (
+        f"{name}: {beyond} of {windows} windows are beyond the threshold, though never {CONSECUTIVE} in a row:"
+        " what comes and goes, such as a part of the traffic, is no alarm by the rule"
+    )
 
 
 def _passed_over(columns: Mapping[str, Column], stream: Mapping[str, Sequence[float]]) -> list[str]:
