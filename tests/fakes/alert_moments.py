@@ -77,7 +77,7 @@ def _case(rule: Rule, wait: Wait, name: str, test: dict[str, Any], pace_s: int) 
     tail = math.ceil((wait.keep_s + 2 * wait.for_s + 3600) / interval_s) + (_LONG_TAIL if interval_s >= 600 else 0)
     series = [each | {"values": _ended(each["values"], moments, tail)} for each in test["input_series"]]
     end_s = (moments + tail) * interval_s
-    records = [other.table for other in ALL if other.file == rule.file and "record" in other.table]
+    records = _needed(rule)
     condition = {"record": _CONDITION, "expr": rule.table["expr"]}
     group = {"name": "all", "rules": [*records, condition, rule.table]}
 
@@ -90,6 +90,17 @@ def _case(rule: Rule, wait: Wait, name: str, test: dict[str, Any], pace_s: int) 
     asked += [{"expr": query, "eval_time": f"{end_s}s", "exp_samples": happens} for query in witnesses.values()]
     one = {"name": name, "interval": test["interval"], "input_series": series, "promql_expr_test": asked}
     return Case(name, {"groups": [group]}, {"evaluation_interval": f"{step_s}s", "tests": [one]}, never, witnesses)
+
+
+def _needed(rule: Rule) -> list[dict[str, Any]]:
+    """The recording rules that its expression reads, or that those read, in their order."""
+    records = [other.table for other in ALL if other.file == rule.file and "record" in other.table]
+    read, found = rule.table["expr"], []
+    for record in reversed(records):
+        if record["record"] in read:
+            found.append(record)
+            read += record["expr"]
+    return found[::-1]
 
 
 def _ended(values: str, moments: int, tail: int) -> str:
