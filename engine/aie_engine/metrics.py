@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aie_engine.complaints import Complaints
 from aie_engine.exemplars import Exemplars
@@ -24,6 +24,9 @@ from aie_hooks.logits import LogitsHooks
 from aie_hooks.oom import PoolState
 from aie_hooks.requests import RequestHooks
 from aie_telemetry.instruments import Registry
+
+if TYPE_CHECKING:
+    from aie_engine.span_counts import SpanCounts
 
 _log = logging.getLogger(__name__)
 
@@ -94,12 +97,14 @@ class EngineMetrics:
         logits: LogitsHooks | None = None,
         canary: Canary | None = None,
         exemplars: Exemplars | None = None,
+        spans: SpanCounts | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._hooks = hooks
         self._logits = logits
         self._canary = canary
         self._exemplars = exemplars or Exemplars()
+        self._spans = spans
         self.last_token_at: float | None = None
         self._labels = (engine, model)
         self._registry = Registry()
@@ -273,6 +278,9 @@ class EngineMetrics:
                 self._set_memory(self._loaded, self._loaded.kv())
             if self._cache is not None:
                 self._set_cache(self._cache.stats)
+            if self._spans is not None:
+                for result, number in self._spans.by_result().items():
+                    self._set("aie_engine_spans_total", number, result)
             for name, exemplar in self._exemplars.take():
                 self._registry.distribution(name, *self._labels).exemplify(exemplar)
             return self._registry.render(openmetrics=openmetrics)

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -21,13 +21,16 @@ from aie_engine.metrics import EngineMetrics
 from aie_engine.model_thread import ModelThread, StartError, build_model
 from aie_engine.server import application
 from aie_engine.serving import Model, Phase, Serving
-from aie_engine.tracing import otlp_provider, request_tracer, shut_down
+from aie_engine.tracing import otlp_tracing, request_tracer, shut_down
 from aie_hooks.allocator import AllocatorHook
 from aie_hooks.canary import ALONE_NOISE_NATS, Canary
 from aie_hooks.emitter import Emitter
 from aie_hooks.logits import LogitsHooks
 from aie_hooks.memory_probe import MemoryProbe
 from aie_hooks.requests import RequestHooks
+
+if TYPE_CHECKING:
+    from aie_engine.span_counts import SpanCounts
 
 EXIT_OK: Final = 0
 EXIT_CRASHED: Final = 1
@@ -45,20 +48,21 @@ _log = logging.getLogger(__name__)
 
 def serve(config: EngineConfig) -> int:
     """Runs the engine until a signal; returns the exit status. Raises ModelError and StartError when it cannot start."""
-    provider = None if config.otlp_endpoint is None else otlp_provider(config)
+    tracing = None if config.otlp_endpoint is None else otlp_tracing(config)
     emitter = _emitter(config)
     try:
         exemplars = Exemplars()
-        tracer = None if provider is None else request_tracer(config, provider, exemplars.note)
+        tracer = None if tracing is None else request_tracer(config, tracing.provider, exemplars.note)
+        spans = None if tracing is None else tracing.counts
         # Before anything is loaded: a port in use should not take seconds to be found out.
         hooks = RequestHooks(emitter, model=config.model_name, tracer=tracer, clock=time.monotonic)
-        process = _Process(config, _bind(config.host, config.port), emitter, hooks, exemplars)
+        process = _Process(config, _bind(config.host, config.port), emitter, hooks, exemplars, spans)
         status = asyncio.run(process.run())
         hooks.wait_for_spans(_LAST_SPANS_S)
     finally:
         emitter.close()
-        if provider is not None:
-            shut_down(provider)
+        if tracing is not None:
+            shut_down(tracing.provider)
     if process.thread.is_alive():
         # It hangs in native code or still loads. Taking the interpreter down around it could crash, so leave at once.
         sys.stdout.flush()
@@ -115,7 +119,13 @@ class _Process:
     """Wires the parts together and takes them down again, in order."""
 
     def __init__(
-        self, config: EngineConfig, listener: socket.socket, emitter: Emitter, hooks: RequestHooks, exemplars: Exemplars
+        self,
+        config: EngineConfig,
+        listener: socket.socket,
+        emitter: Emitter,
+        hooks: RequestHooks,
+        exemplars: Exemplars,
+        spans: SpanCounts | None = None,
     ) -> None:
         self._config = config
         self._listener = listener
@@ -130,6 +140,7 @@ class _Process:
             logits=logits,
             canary=canary,
             exemplars=exemplars,
+            spans=spans,
         )
         self._allocator = AllocatorHook(emitter, self._metrics.allocator_stats)
         self._probe = memory_probe(config, emitter, self._metrics)

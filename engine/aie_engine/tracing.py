@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from aie_engine.config import ConfigError, EngineConfig
@@ -16,6 +17,8 @@ from aie_telemetry.bounded_http import bounded_session
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from aie_engine.span_counts import SpanCounts
+
 _TRACES_PATH: Final = "/v1/traces"
 _EXPORT_TIMEOUT_S: Final = 5.0
 """For one batch, retries included."""
@@ -23,7 +26,14 @@ LAST_BATCHES_S: Final = 3.0
 """At most so long the last batches, of which there may be several, hold up the end of the process."""
 
 
-def otlp_provider(config: EngineConfig) -> TracerProvider:
+class Tracing(NamedTuple):
+    """The SDK, and what became of the spans that it was given."""
+
+    provider: TracerProvider
+    counts: SpanCounts
+
+
+def otlp_tracing(config: EngineConfig) -> Tracing:
     """The SDK, exporting in batches by OTLP over HTTP to `config.otlp_endpoint`. To be shut down at the end: that sends the rest.
 
     Sampling is the SDK's default: what its caller traces, and what `RateTracer` lets begin. Raises ConfigError without the SDK.
@@ -32,15 +42,18 @@ def otlp_provider(config: EngineConfig) -> TracerProvider:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        from aie_engine.span_counts import CountedProcessor, SpanCounts, inspect_answer, queue_size
     except ImportError as error:
         raise ConfigError(f"--otlp-endpoint needs OpenTelemetry: pip install 'aie-observability[otel]' ({error})") from error
     resource = Resource.create({"service.name": config.name, "service.version": version("aie-observability")})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     endpoint = traces_url(config.otlp_endpoint or "")
-    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S, session=bounded_session(max_s=_EXPORT_TIMEOUT_S))
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider
+    counts = SpanCounts(queue_size())
+    session = bounded_session(functools.partial(inspect_answer, counts), max_s=_EXPORT_TIMEOUT_S)
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S, session=session)
+    provider.add_span_processor(CountedProcessor(exporter, counts, queue_size()))
+    return Tracing(provider, counts)
 
 
 def shut_down(provider: TracerProvider) -> None:

@@ -15,10 +15,12 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class MetricsCollector:
-    """Listens on a port of its own. `answer` may be changed while it runs."""
+    """Listens on a port of its own. `answer` may be changed while it runs. `kind` is what it takes requests for; the answers to
+    spans are written as those to metrics are."""
 
-    def __init__(self, port: int = 0) -> None:
-        self.requests: list[ExportMetricsServiceRequest] = []
+    def __init__(self, port: int = 0, kind: type[Any] = ExportMetricsServiceRequest) -> None:
+        self._kind = kind
+        self.requests: list[Any] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.answer: Answer = well
@@ -30,7 +32,7 @@ class MetricsCollector:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
-    def wait(self, number: int, timeout_s: float = 30.0) -> ExportMetricsServiceRequest:
+    def wait(self, number: int, timeout_s: float = 30.0) -> Any:
         """The last of so many requests, once they came."""
         with self.came:
             assert self.came.wait_for(lambda: len(self.requests) >= number, timeout_s), f"{len(self.requests)} requests came"
@@ -50,7 +52,7 @@ class MetricsCollector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                request = ExportMetricsServiceRequest.FromString(body)
+                request = collector._kind.FromString(body)
                 with collector.came:
                     collector.requests.append(request)
                     collector.headers.append(dict(self.headers.items()))

@@ -35,6 +35,8 @@ ENGINE_METRICS: Final[tuple[Metric, ...]] = (
              "Requests ended, by outcome: ok, error, cancelled (the client left), timeout (deadline), rejected (queue full, bad request, or its body came too slowly)."),
     counter("aie_engine_requests_refused_full_total", "requests", _ENGINE,
              "Requests refused because as many run and wait as may (HTTP 429): part of the outcome rejected. Absent where a page does not tell why it refuses."),
+    counter("aie_engine_spans_total", "spans", (*_ENGINE, "result"),
+             "Spans of requests, by what became of them: ok, failed (the collector did not take the batch), refused (it took the batch without them), dropped (too many waited). Of an engine that pushes spans itself."),
     gauge("aie_engine_requests_running", "requests", _ENGINE, "Requests admitted to the model loop and not ended."),
     gauge("aie_engine_requests_waiting", "requests", _ENGINE, "Requests accepted and waiting for a place in the batch."),
     counter("aie_engine_prompt_tokens_total", "tokens", _ENGINE, "Prompt tokens computed (prefill)."),

@@ -18,7 +18,7 @@ from http_client import CHAT, TEXT, chat, post, text
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from aie_engine.config import ConfigError, EngineConfig
-from aie_engine.tracing import LAST_BATCHES_S, RateTracer, otlp_provider, request_tracer, shut_down, traces_url
+from aie_engine.tracing import LAST_BATCHES_S, RateTracer, otlp_tracing, request_tracer, shut_down, traces_url
 from aie_hooks.tracing import Trace
 
 STAGES = ["received", "tokenised", "queued", "prefill", "first token", "done"]
@@ -93,7 +93,7 @@ def collector() -> Iterator[Collector]:
 def traced_engine(collector: Collector, rate: float = 0.0, **settings: Any) -> Iterator[tuple[FakeEngine, Callable[[], list[Any]]]]:
     """An engine that sends its spans to `collector`, and a function that returns all of them so far."""
     config = EngineConfig(model="fake", name="chat-1", otlp_endpoint=collector.url, trace_rate=rate)
-    provider = otlp_provider(config)
+    provider = otlp_tracing(config).provider
 
     def spans() -> list[Any]:
         engine.settle()
@@ -211,7 +211,7 @@ def test_where_spans_go(endpoint: str, url: str) -> None:
 def test_without_the_package_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"--otlp-endpoint needs OpenTelemetry: pip install .*\[otel\]"):
-        otlp_provider(EngineConfig(model="fake", otlp_endpoint="http://c"))
+        otlp_tracing(EngineConfig(model="fake", otlp_endpoint="http://c"))
 
 
 @pytest.mark.model
@@ -233,7 +233,7 @@ def test_a_collector_that_does_not_answer_does_not_hold_up_the_end() -> None:
         config = EngineConfig(
             model="fake", name="chat-1", otlp_endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}", trace_rate=1.0
         )
-        provider = otlp_provider(config)
+        provider = otlp_tracing(config).provider
         tracer = provider.get_tracer("test")
         for _ in range(2000):
             tracer.start_span("s").end()
