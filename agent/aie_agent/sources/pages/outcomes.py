@@ -38,7 +38,9 @@ class Beginnings:
         not there is not, as after a restart. Else only what never came is 0: a counter must not fall because it was not read."""
         if not self._outcomes:
             return []
-        there, models, room = set(), set(), _MOST
+        there: set[Tags] = set()
+        models: set[str] = set()
+        room = _MOST
         for name, tags in samples:
             room -= not name.endswith(_PARTS)
             models.update(value for label, value in tags if label == "model")
