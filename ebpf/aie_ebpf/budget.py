@@ -116,15 +116,21 @@ class Ledger:
         """Notes hits of the last `period_s`; returns what they took, a row a key. To be called for every period, with 0 hits too:
         silence is part of the average. Hits of a set that is being detached still count, as far as its programs still run: a
         breakpoint outlives them by a moment. Raises KeyError as `cost_s` does."""
-        spent_s: dict[Key, float] = {}
-        for key, count in hits.items():
-            engine, name = key
-            spent_s[key] = cost_s(name, count, self._cost_ns, (mixes or {}).get(key))
-            self._engines.setdefault(engine, _Engine(now_s - period_s)).add(name, spent_s[key], period_s, now_s)
+        spent_s = {key: self.spend(key, count, period_s, now_s, (mixes or {}).get(key)) for key, count in hits.items()}
         return tuple(
             Cost(engine=engine, set=name, hits=count, seconds=spent_s[engine, name], ratio=self.ratio(engine, name))
             for (engine, name), count in hits.items()
         )
+
+    def spend(self, key: Key, hits: int, period_s: float, now_s: float, mix: Mix | None = None) -> float:
+        """As `charge`, of one key: returns the seconds that the hits took."""
+        engine, name = key
+        spent_s = cost_s(name, hits, self._cost_ns, mix) if hits else 0.0
+        known = self._engines.get(engine)
+        if known is None:
+            known = self._engines[engine] = _Engine(now_s - period_s)
+        known.add(name, spent_s, period_s, now_s)
+        return spent_s
 
     def ratio(self, engine: str, set_name: str | None = None) -> float:
         """Average share of one CPU over the last 60 s, or over the time known when that is shorter (but at least 5 s), of a set or
@@ -201,10 +207,9 @@ class _Window:
 
     def add(self, spent_ns: int, period_s: float, now_s: float) -> None:
         """Of a period longer than the horizon, the part within it: hits are taken to be spread evenly."""
-        if spent_ns:
-            within_ns = round(spent_ns * min(1.0, self._horizon_s / period_s)) if period_s > 0 else spent_ns
-            self._entries.append((now_s, within_ns))
-            self._total_ns += within_ns
+        within_ns = round(spent_ns * min(1.0, self._horizon_s / period_s)) if period_s > 0 else spent_ns
+        self._entries.append((now_s, within_ns))
+        self._total_ns += within_ns
 
     def total_s(self, now_s: float) -> float:
         """What has not aged out. A period that did so in part counts whole."""
@@ -224,8 +229,10 @@ class _Engine:
         windows = self.sets.get(set_name)
         if windows is None:
             windows = self.sets[set_name] = {horizon_s: _Window(horizon_s) for horizon_s in {WINDOW_S, RECENT_S, FAST_S}}
-        for window in windows.values():
-            window.add(round(spent_s * 1e9), period_s, now_s)
+        spent_ns = round(spent_s * 1e9)
+        if spent_ns:
+            for window in windows.values():
+                window.add(spent_ns, period_s, now_s)
 
     @property
     def known_s(self) -> float:

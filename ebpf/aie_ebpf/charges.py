@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from aie_ebpf.budget import Key, Ledger, Mix
 from aie_ebpf.messages import Cost
@@ -12,22 +12,29 @@ from aie_ebpf.messages import Cost
 class Charges:
     """Sums of hits and seconds since the last report, and the ledger behind them."""
 
-    def __init__(self, ledger: Ledger, mixes: Mapping[str, Mix]) -> None:
+    def __init__(self, ledger: Ledger, mixes: Mapping[str, Mix], now_s: float) -> None:
         """`mixes` has the kinds of hits of sets whose functions were looked at; it may grow later."""
         self._ledger = ledger
         self._mixes = mixes
         self._hits: dict[Key, int] = defaultdict(int)
         self._seconds: dict[Key, float] = defaultdict(float)
+        # Until when each engine is charged; one that is new, from when any was charged last.
+        self._until_s: dict[str, float] = {}
+        self._last_s = now_s
 
-    def add(self, hits: Mapping[Key, int], period_s: float, now_s: float) -> dict[Key, float]:
-        """Hits of the last `period_s`; what they took, in seconds. A set that ran once is charged from then on, with nothing, too:
-        silence is part of the average."""
-        whole = {key: hits.get(key, 0) for key in self._seconds.keys() | hits.keys()}
-        mixes = {key: self._mixes[key[1]] for key in whole if key[1] in self._mixes}
-        took = {(row.engine, row.set): row.seconds for row in self._ledger.charge(whole, period_s, now_s, mixes)}
-        for key, seconds in took.items():
-            self._hits[key] += whole[key]
-            self._seconds[key] += seconds
+    def add(self, hits: Mapping[Key, int], engines: Collection[str], now_s: float) -> dict[Key, float]:
+        """Hits of these engines since each was charged last; what they took, in seconds. A set that ran once is charged from then
+        on, with nothing, too: silence is part of the average."""
+        took: dict[Key, float] = {}
+        for key in self._seconds.keys() | hits.keys():
+            engine, name = key
+            if engine in engines:
+                count, period_s = hits.get(key, 0), now_s - self._until_s.get(engine, self._last_s)
+                took[key] = seconds = self._ledger.spend(key, count, period_s, now_s, self._mixes.get(name))
+                self._hits[key] += count
+                self._seconds[key] += seconds
+        self._until_s |= dict.fromkeys(engines, now_s)
+        self._last_s = now_s
         return took
 
     def report(self) -> tuple[Cost, ...]:
@@ -45,5 +52,6 @@ class Charges:
         """Engines that have no process left."""
         for engine in engines:
             self._ledger.forget(engine, now_s)
+            self._until_s.pop(engine, None)
             for key in [key for key in self._seconds if key[0] == engine]:
                 del self._hits[key], self._seconds[key]

@@ -50,6 +50,11 @@ class Probe(NamedTuple):
     event: str
 
 
+def _start(buffer: bytearray) -> Any:
+    """Where a buffer begins, for C. Not `create_string_buffer`, which makes a type for each size."""
+    return ctypes.byref(ctypes.c_char.from_buffer(buffer))
+
+
 class Table:
     """A map of a module, read and written as bytes. `key` and `value` are struct formats; maps are not per CPU."""
 
@@ -60,6 +65,8 @@ class Table:
         self._value = struct.Struct(value)
         # For how many entries a reading has room at first, by the one before: room for all of a large map costs more than reading.
         self._room = _LEAST_ROOM
+        self._one_key, self._one_value = bytearray(self._key.size), bytearray(self._value.size)
+        self._at_one = _start(self._one_key), _start(self._one_value)
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """All entries, as (key's fields, value's fields), by one system call where they are no more than the last time or few.
@@ -73,35 +80,38 @@ class Table:
 
     def get(self, *key: Any) -> tuple[Any, ...] | None:
         """One entry's fields, or None."""
-        value = ctypes.create_string_buffer(self._value.size)
-        if self._library.bpf_lookup_elem(self._fd, self._bytes(self._key, key), value) != 0:
+        self._key.pack_into(self._one_key, 0, *key)
+        if self._library.bpf_lookup_elem(self._fd, *self._at_one) != 0:
             return None
-        return self._value.unpack(value.raw)
+        return self._value.unpack(self._one_value)
 
     def put(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """Sets an entry. Raises BpfError (the map is full)."""
-        if self._library.bpf_update_elem(self._fd, self._bytes(self._key, key), self._bytes(self._value, value), 0) != 0:
+        self._key.pack_into(self._one_key, 0, *key)
+        self._value.pack_into(self._one_value, 0, *value)
+        if self._library.bpf_update_elem(self._fd, *self._at_one, 0) != 0:
             raise BpfError(f"a map entry could not be set: {os.strerror(ctypes.get_errno())}")
 
     def delete(self, *key: Any) -> None:
         """Removes an entry, if it is there."""
-        self._library.bpf_delete_elem(self._fd, self._bytes(self._key, key))
+        self._key.pack_into(self._one_key, 0, *key)
+        self._library.bpf_delete_elem(self._fd, self._at_one[0])
 
     def _batch(self, call: Any, verb: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         # 64 bits, though typed as 32: the kernel writes a bucket number here, where it is to go on.
         position = ctypes.c_uint64(0)
         at = ctypes.cast(ctypes.byref(position), ctypes.POINTER(ctypes.c_uint32))
-        found: list[tuple[bytes, bytes]] = []
+        found: list[tuple[memoryview, memoryview]] = []
         room, entries = self._room, 0
         is_more = True
         while is_more:
-            keys, values = (ctypes.create_string_buffer(layout.size * room) for layout in (self._key, self._value))
+            keys, values = bytearray(self._key.size * room), bytearray(self._value.size * room)
             count = ctypes.c_uint32(room)
-            result = call(self._fd, at if found else None, at, keys, values, ctypes.byref(count))
+            result = call(self._fd, at if found else None, at, _start(keys), _start(values), ctypes.byref(count))
             if result != 0 and ctypes.get_errno() != _ENOENT:  # ENOENT: the end was reached
                 raise BpfError(f"a map could not be {verb}: {os.strerror(ctypes.get_errno())}")
             size = count.value
-            found.append((ctypes.string_at(keys, size * self._key.size), ctypes.string_at(values, size * self._value.size)))
+            found.append((memoryview(keys)[: size * self._key.size], memoryview(values)[: size * self._value.size]))
             entries += size
             room = min(2 * room, _MOST_ROOM)
             is_more = result == 0
@@ -110,10 +120,6 @@ class Table:
             zip(self._key.iter_unpack(some_keys), self._value.iter_unpack(some_values), strict=True)
             for some_keys, some_values in found
         )
-
-    @staticmethod
-    def _bytes(layout: struct.Struct, fields: tuple[Any, ...]) -> Any:
-        return ctypes.create_string_buffer(layout.pack(*fields), layout.size)
 
 
 _ENOENT: Final = 2

@@ -9,5 +9,7 @@ _LONGEST: Final = 120
 
 def printable(text: str, most_chars: int = _LONGEST) -> str:
     """The text with everything that is not printable replaced, and cut after so many characters."""
-    shown = "".join(char if char.isprintable() else "?" for char in text[:most_chars])
+    shown = text[:most_chars]
+    if not shown.isprintable():  # most are
+        shown = "".join(char if char.isprintable() else "?" for char in shown)
     return shown + "…" if len(text) > most_chars else shown

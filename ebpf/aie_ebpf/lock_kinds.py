@@ -38,42 +38,54 @@ class Seen(NamedTuple):
     contended: float = 0.0
 
 
-_NOTHING: Final = Seen()
+_Sums = tuple[float, float, float, float, float, float]
+"""As `Seen`, of all readings so far."""
+
+_NOTHING: Final[_Sums] = Seen()
 
 
 class LockKinds:
     """Remembers of the addresses seen last how their waits ended."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[Address, Seen] = OrderedDict()
+        self._seen: OrderedDict[Address, _Sums] = OrderedDict()
+        # Of the reading that is noted: how long it lasted, and how much what was seen before it counts.
+        self._period_s, self._keep = 0.0, 1.0
 
-    def note(self, address: Address, seen: Seen) -> None:
-        """What happened at an address since the reading before."""
-        before = self._seen.pop(address, _NOTHING)
-        keep = 0.5 ** (seen.period_s / _HALF_LIFE_S)
-        waits, handoffs, wait_s, held_s, period_s, contended = before
-        self._seen[address] = Seen(
-            waits * keep + seen.waits,
-            handoffs * keep + seen.handoffs,
-            wait_s * keep + seen.wait_s,
-            held_s * keep + seen.held_s,
-            period_s * keep + seen.period_s,
-            contended * keep + seen.contended,
-        )
+    def note(self, address: Address, seen: _Sums) -> str:
+        """What happened at an address since the reading before. Returns its kind, as `kind` does from now on."""
+        waits, handoffs, wait_s, held_s, period_s, contended = seen
+        before = self._seen.pop(address, None)
+        if before is not None:
+            if period_s != self._period_s:
+                self._period_s, self._keep = period_s, 0.5 ** (period_s / _HALF_LIFE_S)
+            keep = self._keep
+            waits += before[0] * keep
+            handoffs += before[1] * keep
+            wait_s += before[2] * keep
+            held_s += before[3] * keep
+            period_s += before[4] * keep
+            contended += before[5] * keep
+        self._seen[address] = sums = waits, handoffs, wait_s, held_s, period_s, contended
         if len(self._seen) > _ADDRESSES:
             self._seen.popitem(last=False)
+        return _kind(sums)
 
     def kind(self, address: Address) -> str:
         """LOCK or IDLE. An address at which nothing has ended yet is IDLE: so is a lock that is never given back, where the
         processes' state and their stacks tell more."""
-        seen = self._seen.get(address, _NOTHING)
-        # A wait for such a mutex ends in vain, or its thread has the lock then, and wakes the next one when it gives it back.
-        if seen.contended > _IN_VAIN * seen.waits and seen.contended + seen.handoffs >= _SHARE * seen.waits:
-            return LOCK
-        handed = seen.handoffs >= max(_FEWEST_HANDOFFS, _SHARE * seen.waits)
-        return LOCK if handed and seen.held_s >= _HELD * min(seen.wait_s, seen.period_s) else IDLE
+        return _kind(self._seen.get(address, _NOTHING))
 
     def forget(self, tgid: int) -> None:
         """A process ended; its addresses may come back in another's."""
         for address in [each for each in self._seen if each[0] == tgid]:
             del self._seen[address]
+
+
+def _kind(sums: _Sums) -> str:
+    waits, handoffs, wait_s, held_s, period_s, contended = sums
+    # A wait for such a mutex ends in vain, or its thread has the lock then, and wakes the next one when it gives it back.
+    if contended > _IN_VAIN * waits and contended + handoffs >= _SHARE * waits:
+        return LOCK
+    handed = handoffs >= _FEWEST_HANDOFFS and handoffs >= _SHARE * waits
+    return LOCK if handed and held_s >= _HELD * min(wait_s, period_s) else IDLE

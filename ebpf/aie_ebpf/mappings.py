@@ -108,7 +108,8 @@ class AddressSpace:
 def address_space(tgid: int, proc: Path = PROC) -> AddressSpace:
     """Reads /proc/PID/maps, once. Empty when the process is gone, is a kernel thread, or is not for us to look at."""
     try:
-        maps = (proc / str(tgid) / "maps").read_bytes()
+        with open(f"{proc}/{tgid}/maps", "rb", buffering=0) as file:
+            maps = file.readall()
     except OSError:  # it ended, or it is not ours: nothing of it is mapped that we could use
         return AddressSpace(())
     return AddressSpace(tuple(_ranges(tgid, maps)))
@@ -145,14 +146,14 @@ def load_bias(file: MappedFile, segments: Sequence[Segment]) -> int:
 
 def _ranges(tgid: int, maps: bytes) -> list[_Range]:
     found = []
-    for start, end, offset, major, minor, inode, path in _EXECUTABLE.findall(maps):
+    for start_hex, end_hex, offset, major, minor, inode, path in _EXECUTABLE.findall(maps):
         shown = path.decode("utf-8", "surrogateescape").replace("\\012", "\n")  # the one character that maps escapes
-        file = None
-        if int(inode) and shown != _SHARED_MEMORY:
+        start, end, file = int(start_hex, 16), int(end_hex, 16), None
+        if inode != b"0" and shown != _SHARED_MEMORY:
             device = os.makedev(int(major, 16), int(minor, 16))
-            file = MappedFile(tgid, shown, device, int(inode), int(start, 16), int(end, 16), int(offset, 16))
+            file = MappedFile(tgid, shown, device, int(inode), start, end, int(offset, 16))
         label = file.name if file is not None else ANONYMOUS if shown in ("", _SHARED_MEMORY) else printable(shown)
-        found.append(_Range(int(start, 16), int(end, 16), file, label))
+        found.append(_Range(start, end, file, label))
     return found
 
 

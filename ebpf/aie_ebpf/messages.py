@@ -21,8 +21,8 @@ SIZE_BOUNDS_BYTES: Final = tuple(2.0**exponent for exponent in range(8, 35))
 """Upper bounds of every histogram of sizes: 256 B to 16 GiB, doubling. One more slot holds what is above."""
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all messages and their parts."""
+class _Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Base of all messages and their parts. None can hold itself, so that nobody has to look for cycles of them."""
 
 
 class Target(_Message, frozen=True):

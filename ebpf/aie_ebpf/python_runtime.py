@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,10 +42,13 @@ class Interpreter(NamedTuple):
     end: int
 
 
-def interpreter(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> Interpreter | None:
-    """None where the process is no CPython, where its symbol is hidden, or when it is gone."""
+def interpreter(
+    tgid: int, proc: Path = PROC, cache: ElfCache | None = None, files: Sequence[MappedFile] | None = None
+) -> Interpreter | None:
+    """None where the process is no CPython, where its symbol is hidden, or when it is gone. `files` where its mappings were read
+    already."""
     cache = cache or ElfCache()
-    for file in _candidates(tgid, proc):
+    for file in _candidates(tgid, mapped_files(tgid, proc) if files is None else files, proc):
         path = access_path(file, proc)
         if path is None:
             continue
@@ -59,15 +63,17 @@ def interpreter(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> 
     return None
 
 
-def gil_range(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tuple[int, int] | None:
-    """The addresses of `_PyRuntime` in a process: the first, and the one behind the last. None as for `interpreter`."""
-    found = interpreter(tgid, proc, cache)
+def gil_range(
+    tgid: int, proc: Path = PROC, cache: ElfCache | None = None, files: Sequence[MappedFile] | None = None
+) -> tuple[int, int] | None:
+    """The addresses of `_PyRuntime` in a process: the first, and the one behind the last. None, and `files`, as for
+    `interpreter`."""
+    found = interpreter(tgid, proc, cache, files)
     return (found.start, found.end) if found is not None else None
 
 
-def _candidates(tgid: int, proc: Path) -> list[MappedFile]:
+def _candidates(tgid: int, files: Sequence[MappedFile], proc: Path) -> list[MappedFile]:
     """The files of a process that may hold an interpreter: the executable, whose symbols go before a library's, and libpython."""
-    files = mapped_files(tgid, proc)
     executable = _executable(tgid, proc)
     return [file for file in files if file.path == executable] + [file for file in files if _LIBRARY.match(file.name)]
 

@@ -23,9 +23,20 @@ def process_report(
     waits = use.waits if use is not None else Waits()
     if sees_syncs or (cuda is not None and cuda.syncs):
         waits = msgspec.structs.replace(waits, **_synced(use, cuda))
-    report = ProcessReport(engine=target.engine, tgid=target.tgid, waits=waits, cuda=cuda, gc=gc)
-    if use is not None:
-        report = msgspec.structs.replace(report, locks=use.locks, run_queue=use.run_queue, off_cpu=use.off_cpu, major_faults=faults)
+    if use is None:
+        report = ProcessReport(engine=target.engine, tgid=target.tgid, waits=waits, cuda=cuda, gc=gc)
+    else:
+        report = ProcessReport(
+            engine=target.engine,
+            tgid=target.tgid,
+            waits=waits,
+            locks=use.locks,
+            run_queue=use.run_queue,
+            off_cpu=use.off_cpu,
+            major_faults=faults,
+            cuda=cuda,
+            gc=gc,
+        )
     return _last(report) if is_last else report
 
 

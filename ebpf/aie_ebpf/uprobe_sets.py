@@ -69,6 +69,7 @@ class UprobeSets:
         self._launches: LaunchReader | None = None
         self._gc: GcReader | None = None
         self._stacks: LockStacks | None = None
+        self._has_stacks = False
         self._lost: list[LostReader] = []
         self._spaces: dict[int, AddressSpace] = {}
         self._earlier: dict[tuple[int, str], str] = {}
@@ -196,7 +197,7 @@ class UprobeSets:
         if refusal:
             return [], off(refusal)
         if name in _GC.sets:
-            points, reason = gc_points(target.tgid, cache=self.elfs)
+            points, reason = gc_points(target.tgid, cache=self.elfs, files=libraries.files)
         else:
             if libraries.driver is None:
                 return [], msgspec.structs.replace(off(libraries.sentences()[0]), state="none")
@@ -211,7 +212,10 @@ class UprobeSets:
 
     def _plan_stacks(self, target: Target) -> Coverage:
         """Whether this kernel can do it; the process does not matter."""
-        reason = self._refusal(LOCK_STACKS) or lock_stacks.refusal()
+        # A kernel does not lose it, and to ask costs: tracefs is read under a lock that is held while anybody attaches.
+        lacking = "" if self._has_stacks else lock_stacks.refusal()
+        self._has_stacks = not lacking
+        reason = self._refusal(LOCK_STACKS) or lacking
         coverage = Coverage(engine=target.engine, tgid=target.tgid, set=LOCK_STACKS, state="on")
         return msgspec.structs.replace(coverage, state="off", reason=reason) if reason else coverage
 

@@ -6,13 +6,14 @@ the counter while we are attached (the semaphore's offset goes with the uprobe) 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from aie_ebpf.cuda_probes import Uprobe
 from aie_ebpf.elf import ElfError
 from aie_ebpf.elf_cache import ElfCache
-from aie_ebpf.mappings import PROC
+from aie_ebpf.mappings import PROC, MappedFile
 from aie_ebpf.python_runtime import interpreter
 from aie_ebpf.targets import AttachPoint
 
@@ -26,10 +27,13 @@ GC_PROBES: Final = (
 """A probe's name stands for its symbol."""
 
 
-def gc_points(tgid: int, proc: Path = PROC, cache: ElfCache | None = None) -> tuple[list[AttachPoint], str]:
-    """Where to attach the programs of `gc` in a process, or an empty list and why it cannot be seen there."""
+def gc_points(
+    tgid: int, proc: Path = PROC, cache: ElfCache | None = None, files: Sequence[MappedFile] | None = None
+) -> tuple[list[AttachPoint], str]:
+    """Where to attach the programs of `gc` in a process, or an empty list and why it cannot be seen there. `files` where its
+    mappings were read already."""
     cache = cache or ElfCache()
-    found = interpreter(tgid, proc, cache)
+    found = interpreter(tgid, proc, cache, files)
     if found is None:
         return [], "the process is no CPython"
     try:

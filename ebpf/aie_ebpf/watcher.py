@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -53,13 +53,13 @@ class Watcher:
         self._host = HostProbes(bcc, without)
         self._uprobes = UprobeSets(bcc, without, way)
         self._ledger = ledger
-        self._charges = Charges(ledger, self._uprobes.mixes)
+        self._charges = Charges(ledger, self._uprobes.mixes, clock())
         self._windows = Windows(self._uprobes, self._closer, clock)
         self._lives = Lives()
         self._processes: dict[int, Process] = {}
         self._leaving: dict[int, Process] = {}
         self._steps: deque[Iterator[None]] = deque()
-        self._reported_s = self._charged_s = clock()
+        self._reported_s = clock()
         self._cpu_s = time.process_time()
         self._last_coverage: tuple[Coverage, ...] | None = None
 
@@ -69,7 +69,7 @@ class Watcher:
 
     @property
     def guards(self) -> bool:
-        """Whether uprobes are attached, so that `guard` is to be called every budget.LOOK_S."""
+        """Whether uprobes are attached, so that `guard` is to be called every budget.LOOK_S besides what `tick` charges."""
         return bool(self._windows) or any(process.attached for process in self._processes.values())
 
     @property
@@ -107,17 +107,22 @@ class Watcher:
         self._steps.appendleft(self._windows.open(window, [each.target for each in processes]))
 
     def guard(self) -> None:
-        """Charges what probes took since the last call; who took too much leaves the engine alone from now on."""
+        """Charges what probes took of the engines that have uprobes; who took too much leaves them alone from now on."""
+        engines = {process.target.engine for process in self._processes.values() if process.attached} | self._windows.engines()
+        self._charge(engines, [tgid for tgid, process in self._processes.items() if process.target.engine in engines])
+
+    def _charge(self, engines: Collection[str], tgids: Collection[int] | None = None) -> None:
+        """Charges what probes took of engines since each was charged last. `tgids` are their processes; None: all."""
         now_s = self._clock()
-        period_s, self._charged_s = now_s - self._charged_s, now_s
         hits: dict[tuple[str, str], int] = defaultdict(int)
-        by_process = self._host.watched.hits()
-        for tgid, process in self._processes.items():
-            for name, count in by_process.get(tgid, {}).items():
-                hits[process.target.engine, name] += count
-        took_s = self._charges.add(hits, period_s, now_s)
+        for tgid, gained in self._host.watched.hits(tgids).items():
+            process = self._processes.get(tgid)
+            if process is not None:
+                for name, count in gained.items():
+                    hits[process.target.engine, name] += count
+        took_s = self._charges.add(hits, engines, now_s)
         self._windows.charge(hits, took_s)
-        for engine in self._engines():
+        for engine in engines:
             for gone in self._ledger.judge(engine, now_s) or ():
                 self._windows.close(engine, gone)
                 for process in self._processes.values():
@@ -131,7 +136,7 @@ class Watcher:
         self._settle_host()
         self._look()
         guard_began_s = time.perf_counter()
-        self.guard()
+        self._charge(self._engines())
         guard_s = time.perf_counter() - guard_began_s
         now_s = self._clock()
         if (steps := self._host.catch_up(now_s)) is not None:
@@ -261,9 +266,9 @@ class Watcher:
         if self._processes.get(tgid) is not process or not self._is_here(process):
             return
         process.here = True
-        process.gil = gil_range(tgid, cache=self._uprobes.elfs)
-        coverage = self._watch_waits(process)
         libraries = self._uprobes.libraries(tgid)
+        process.gil = gil_range(tgid, cache=self._uprobes.elfs, files=libraries.files)
+        coverage = self._watch_waits(process)
         for name in _CUDA_SETS:
             told = yield from self._attach(process, name, libraries)
             if not process.here or process.ended:

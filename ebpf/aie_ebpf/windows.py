@@ -95,6 +95,10 @@ class Windows:
             if tgid in window.attached
         }
 
+    def engines(self) -> set[str]:
+        """Those that have one, open or closing."""
+        return {engine for engine, _ in self._open}
+
     def __bool__(self) -> bool:
         return bool(self._open)
 

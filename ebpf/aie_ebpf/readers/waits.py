@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aie_ebpf.door import Module
-from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds, Seen
+from aie_ebpf.lock_kinds import GIL, IDLE, LOCK, LockKinds
 from aie_ebpf.messages import Histogram, Lock, Waits
 from aie_ebpf.readers.histograms import FIELDS, observed
 
@@ -35,28 +37,29 @@ class HostUse(NamedTuple):
     sync_off_s: float
 
 
-class _Ongoing(NamedTuple):
-    """A wait that has not ended at a reading: how much of it was reported already."""
+_by_wait: Final = operator.attrgetter("wait_s")
 
-    start_ns: int
-    address: tuple[int, int]
-    is_gil: bool
-    credited_ns: int
+_Ongoing = tuple[int, int, int, int, int]
+"""A wait that has not ended at a reading: since when, the process, the address, whether that is the GIL, and how much of it was
+reported already, in ns. A plain tuple, and the next a plain class: there are hundreds of them a reading."""
 
 
 class _Use:
     """Waits on one address since the reading before."""
 
-    def __init__(self, is_gil: bool) -> None:
-        self.is_gil = is_gil
-        self.waits = 0
-        self.handoffs = 0
-        self.wait_ns = 0
-        self.longest_ns = 0
+    __slots__ = ("handoffs", "kind", "longest_ns", "wait_ns", "waiters", "waits")
+
+    def __init__(self, kind: str, waits: int = 0, wait_ns: int = 0, longest_ns: int = 0, handoffs: int = 0) -> None:
+        self.kind = kind
+        self.waits = waits
+        self.handoffs = handoffs
+        self.wait_ns = wait_ns
+        self.longest_ns = longest_ns
         self.waiters = 0
 
 
-_UseAt = Callable[[tuple[int, int], bool], _Use]
+_Uses = dict[int, dict[int, _Use]]
+"""By process and address."""
 
 
 class WaitsReader:
@@ -109,6 +112,7 @@ class WaitsReader:
         locks = self._lock_uses(now_ns) if "locks" in on else {}
         times = self._gained_times()
         asleep_ns = self._asleep_in_sync(now_ns)
+        silent = _silent(on)
         return {
             tgid: self._use(
                 tgid,
@@ -117,6 +121,8 @@ class WaitsReader:
                 locks.get(tgid),
                 on.difference(off[tgid]) if off.get(tgid) else on,
             )
+            if tgid in times or tgid in locks or tgid in asleep_ns or self._ahead_ns.get(tgid) or off.get(tgid)
+            else silent
             for tgid in self._last_times
         }
 
@@ -139,10 +145,11 @@ class WaitsReader:
         sync_off_ns += ahead_ns - before_ns
         run_queue = observed(times[:FIELDS])
         seen, scheduled, faulted = "locks" in on, "sched" in on, "faults" in on
-        rows = [self._row(tgid, address, use) for address, use in uses.items()] if seen and uses else []
+        rows = [_row(address, use) for address, use in uses.items()] if seen and uses else []
         waited = {LOCK: 0.0, GIL: 0.0, IDLE: 0.0}
         for row in rows:
             waited[row.kind] += row.wait_s
+        rows.sort(key=_by_wait, reverse=True)
         return HostUse(
             waits=Waits(
                 run_queue=(run_queue.total if run_queue else 0.0) if scheduled else None,
@@ -153,7 +160,7 @@ class WaitsReader:
                 disk=disk_ns / _NS if scheduled else None,
                 sleep=sleep_ns / _NS if scheduled else None,
             ),
-            locks=tuple(sorted(rows, key=lambda row: -row.wait_s)[:_ROWS]),
+            locks=tuple(rows[:_ROWS]),
             run_queue=run_queue,
             off_cpu=observed(times[FIELDS : 2 * FIELDS]),
             sync_run_queue_s=sync_queue_ns / _NS,
@@ -173,51 +180,62 @@ class WaitsReader:
                 found[tgid] += max((ready_ns or now_ns) - off_ns, 0)
         return found
 
-    def _row(self, tgid: int, address: int, use: _Use) -> Lock:
-        return Lock(
-            address=address,
-            kind=GIL if use.is_gil else self._kinds.kind((tgid, address)),
-            waits=use.waits,
-            wait_s=max(use.wait_ns, 0) / _NS,
-            longest_s=use.longest_ns / _NS,
-            handoffs=use.handoffs,
-            waiters=use.waiters,
-        )
-
-    def _lock_uses(self, now_ns: int) -> dict[int, dict[int, _Use]]:
-        uses: dict[int, dict[int, _Use]] = defaultdict(dict)
-
-        def use_at(address: tuple[int, int], is_gil: bool) -> _Use:
-            tgid, place = address
-            return uses[tgid].setdefault(place, _Use(is_gil))
-
+    def _lock_uses(self, now_ns: int) -> _Uses:
         # The waits that go on are read before those that ended: what ends in between is counted at the next reading.
         assert self._waiting is not None
         assert self._locks is not None
-        ongoing = {key[0]: value for key, value in self._waiting.items()}
+        ongoing = self._waiting.items()
         period_s, self._read_ns = (now_ns - self._read_ns) / _NS if self._read_ns else 0.0, now_ns
+        uses: _Uses = defaultdict(dict)
+        note = self._kinds.note
         for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, held_ns, contended) in self._locks.drain():
-            use = use_at((tgid, address), bool(is_gil))
-            use.waits, use.wait_ns, use.longest_ns, use.handoffs = waits, wait_ns, longest_ns, handoffs
-            self._kinds.note((tgid, address), Seen(waits, handoffs, wait_ns / _NS, held_ns / _NS, period_s, contended))
-        self._credit(ongoing, now_ns, use_at)
+            kind = note((tgid, address), (waits, handoffs, wait_ns / _NS, held_ns / _NS, period_s, contended))
+            uses[tgid][address] = _Use(GIL if is_gil else kind, waits, wait_ns, longest_ns, handoffs)
+        self._credit(ongoing, now_ns, uses)
         return uses
 
-    def _credit(self, ongoing: dict[int, tuple[int, ...]], now_ns: int, use_at: _UseAt) -> None:
+    def _credit(self, ongoing: Iterable[tuple[tuple[int], tuple[int, ...]]], now_ns: int, uses: _Uses) -> None:
         """Waits that go on count now for what they lasted since the reading before; what was counted of those that ended is
         taken from their total."""
         before, self._ongoing = self._ongoing, {}
-        for tid, last in before.items():
-            entry = ongoing.get(tid)
-            if entry is None or entry[0] != last.start_ns:
-                use_at(last.address, last.is_gil).wait_ns -= last.credited_ns
-        for tid, (start_ns, run_queue_ns, _contended, address, tgid, is_gil) in ongoing.items():
-            place = (tgid, address)
+        for (tid,), (start_ns, run_queue_ns, _contended, address, tgid, is_gil) in ongoing:
+            credited_ns = 0
             earlier = before.get(tid)
-            credited = earlier.credited_ns if earlier is not None and earlier.start_ns == start_ns else 0
-            lasted = max(now_ns - start_ns - run_queue_ns, credited)
-            use = use_at(place, bool(is_gil))
-            use.wait_ns += lasted - credited
-            use.longest_ns = max(use.longest_ns, lasted)
+            if earlier is not None and earlier[0] == start_ns:
+                credited_ns = before.pop(tid)[-1]
+            lasted_ns = max(now_ns - start_ns - run_queue_ns, credited_ns)
+            use = uses[tgid].get(address) or self._use_at(uses[tgid], tgid, address, is_gil)
+            use.wait_ns += lasted_ns - credited_ns
+            use.longest_ns = max(use.longest_ns, lasted_ns)
             use.waiters += 1
-            self._ongoing[tid] = _Ongoing(start_ns, place, bool(is_gil), lasted)
+            self._ongoing[tid] = start_ns, tgid, address, is_gil, lasted_ns
+        for _, tgid, address, is_gil, credited_ns in before.values():  # they have ended, and their totals have them in full
+            self._use_at(uses[tgid], tgid, address, is_gil).wait_ns -= credited_ns
+
+    def _use_at(self, uses: dict[int, _Use], tgid: int, address: int, is_gil: int) -> _Use:
+        use = uses.get(address)
+        if use is None:
+            use = uses[address] = _Use(GIL if is_gil else self._kinds.kind((tgid, address)))
+        return use
+
+
+@functools.cache
+def _silent(on: frozenset[str]) -> HostUse:
+    """Of a process that did nothing, as far as these sets see."""
+    seen = 0.0 if "locks" in on else None
+    scheduled = 0.0 if "sched" in on else None
+    faulted = scheduled if "faults" in on else None
+    waits = Waits(run_queue=scheduled, lock=seen, gil=seen, idle_futex=seen, page_fault=faulted, disk=scheduled, sleep=scheduled)
+    return HostUse(waits=waits, locks=(), run_queue=None, off_cpu=None, sync_run_queue_s=0.0, sync_off_s=0.0)
+
+
+def _row(address: int, use: _Use) -> Lock:
+    return Lock(
+        address=address,
+        kind=use.kind,
+        waits=use.waits,
+        wait_s=max(use.wait_ns, 0) / _NS,
+        longest_s=use.longest_ns / _NS,
+        handoffs=use.handoffs,
+        waiters=use.waiters,
+    )
