@@ -10,8 +10,8 @@
    (the gate: 1 %; what one thread pays while another steps is counted, too), and how much longer a step was in paired slices of
    time. On a shared machine the interval of the pairs is wide; the sum is what is judged.
 4. The child beside 64 processes, of which one has (a stand-in for) CUDA and the others sleep, or have eight threads each that wait
-   for four locks: resident memory after it has trimmed (budget 125 MiB), time to read all maps once, those of the charges, too
-   (budget 3 ms, of the median), CPU.
+   for four locks: resident memory after it has trimmed (budget 125 MiB), CPU time to read all maps once, those of the charges,
+   too (budget 3 ms, of the median; the time by the clock stands beside it), CPU of all it does.
 
 Exits with 1 beyond a budget. Without bpftrace only our side is measured.
 """
@@ -53,7 +53,7 @@ def failures(of_engine: EngineCost, of_child: Sequence[ChildCost], limit: float)
         if each.resident_mib > RESIDENT_MIB:
             found.append(f"{beside}, the child has {each.resident_mib:.0f} MiB, beyond {RESIDENT_MIB:.0f}")
         if each.read_ms > READ_MS:
-            found.append(f"{beside}, reading the maps takes {each.read_ms:.1f} ms, beyond {READ_MS:.0f}")
+            found.append(f"{beside}, reading the maps takes {each.read_ms:.1f} ms of CPU, beyond {READ_MS:.0f}")
     return found
 
 

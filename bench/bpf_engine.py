@@ -165,7 +165,8 @@ def _slice(client: Client, running: Engine, probed: bool, slice_s: float) -> tup
 
 
 class ChildCost(NamedTuple):
-    """What the child takes while it watches `processes`, which do what `beside` says. `read_ms` is the median of the readings."""
+    """What the child takes while it watches `processes`, which do what `beside` says. `read_ms` is the median of the readings' CPU
+    time, which is what they cost: by the clock (`wall_ms`, the median, too) they also wait for a CPU where the host is shared."""
 
     beside: str
     processes: int
@@ -173,14 +174,15 @@ class ChildCost(NamedTuple):
     resident_mib: float
     read_ms: float
     slowest_read_ms: float
+    wall_ms: float
     cpu_share: float
 
     def lines(self, resident_mib: float, read_ms: float) -> list[str]:
         """What is printed, beside the budgets."""
         return [
             f"the child beside {self.processes} processes, {self.beside}; {', '.join(self.sets_on)} attached",
-            f"resident {self.resident_mib:.0f} MiB (budget {resident_mib:.0f}); maps read in {self.read_ms:.2f} ms by the median, "
-            f"at most {self.slowest_read_ms:.2f} (budget {read_ms:.0f})",
+            f"resident {self.resident_mib:.0f} MiB (budget {resident_mib:.0f}); maps read in {self.read_ms:.2f} ms of CPU "
+            f"by the median, at most {self.slowest_read_ms:.2f} (budget {read_ms:.0f}); {self.wall_ms:.2f} ms by the clock",
             f"{self.cpu_share:.2%} of a core, {self.cpu_share * 1000:.2f} ms a cycle: beside the maps it looks at budgets five "
             "times, and processes for what they have loaded",
         ]
@@ -211,7 +213,7 @@ def child_cost(client: Client, beside: str, tgids: Sequence[int], seconds: float
     first += client.reports_for(3 * _SETTLE_S)
     reports = client.reports_for(seconds)
     coverage = next((report.coverage for report in reversed([*first, *reports]) if report.coverage is not None), ())
-    reads_ms = [report.read_s * 1000 for report in reports]
+    reads_ms = [report.read_cpu_s * 1000 for report in reports]
     return ChildCost(
         beside,
         len(tgids),
@@ -219,5 +221,6 @@ def child_cost(client: Client, beside: str, tgids: Sequence[int], seconds: float
         max(report.resident_bytes for report in reports) / 2**20,
         statistics.median(reads_ms),
         max(reads_ms),
+        statistics.median(report.read_s * 1000 for report in reports),
         sum(report.cpu_s for report in reports) / sum(report.period_s for report in reports),
     )

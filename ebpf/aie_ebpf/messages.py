@@ -262,7 +262,8 @@ class Ready(_Message, frozen=True, tag=True):
 
 class Report(_Message, frozen=True, tag=True):
     """Once a period: everything that rose since the last. `lost` counts what programs could not note, by map. `coverage` is all of
-    it, and None where nothing changed. `read_s` is how long it took to read all maps once, those of the charges, too."""
+    it, and None where nothing changed. `read_s` is how long it took to read all maps once, those of the charges, too;
+    `read_cpu_s` what that took of a core."""
 
     period_s: float
     processes: tuple[ProcessReport, ...] = ()
@@ -276,6 +277,7 @@ class Report(_Message, frozen=True, tag=True):
     resident_bytes: int = 0
     cpu_s: float = 0.0
     read_s: float = 0.0
+    read_cpu_s: float = 0.0
 
 
 class Failed(_Message, frozen=True, tag=True):

@@ -135,26 +135,29 @@ class Watcher:
         self._call_up()
         self._settle_host()
         self._look()
-        guard_began_s = time.perf_counter()
+        charging = _Stopwatch()
         self._charge(self._engines())
-        guard_s = time.perf_counter() - guard_began_s
+        charging.stop()
         now_s = self._clock()
         if (steps := self._host.catch_up(now_s)) is not None:
             self._steps.append(steps)
         period_s, self._reported_s = max(now_s - self._reported_s, 1e-3), now_s
         before_s = self._cpu_s
         self._cpu_s = time.process_time()
-        began_s = time.perf_counter()
+        reading = _Stopwatch()
         parts = self._read()
         self._release_ended()
+        costs, coverage, resident_bytes = self._charges.report(), self._changed_coverage(), _resident_bytes()
+        reading.stop()
         report = msgspec.structs.replace(
             parts,
             period_s=period_s,
-            costs=self._charges.report(),
-            coverage=self._changed_coverage(),
-            resident_bytes=_resident_bytes(),
+            costs=costs,
+            coverage=coverage,
+            resident_bytes=resident_bytes,
             cpu_s=max(self._cpu_s - before_s, 0.0),
-            read_s=guard_s + time.perf_counter() - began_s,
+            read_s=charging.wall_s + reading.wall_s,
+            read_cpu_s=charging.cpu_s + reading.cpu_s,
         )
         return [report, *self._windows.tick(now_s)]
 
@@ -343,6 +346,17 @@ class Watcher:
         held = [process.held for process in last if process.here]
         held += [self._held(engine) for engine in {each.target.engine for each in self._processes.values() if not each.ended}]
         self._host.watch_processes({name for name in OF_PROCESSES if any(name not in each for each in held)})
+
+
+class _Stopwatch:
+    """What passes from now on until `stop`, by the clock and of this thread's CPU time."""
+
+    def __init__(self) -> None:
+        self.wall_s, self.cpu_s = time.perf_counter(), time.thread_time()
+
+    def stop(self) -> None:
+        """Makes both what has passed."""
+        self.wall_s, self.cpu_s = time.perf_counter() - self.wall_s, time.thread_time() - self.cpu_s
 
 
 def _sees(process: Process, name: str) -> bool:
