@@ -20,7 +20,7 @@ from aie_ebpf.calibrate import UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.messages import Cost, Coverage, Ready, Report, ToAgent
 from aie_ebpf.uprobe_links import Way
 from tests.fakes.flood_program import LANDING_PAD, Flood, build
-from tests.integration.ebpf.bpf_child import Child, running_child
+from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
 from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = pytest.mark.usefixtures("bpf")
@@ -148,3 +148,37 @@ def test_a_probe_lies_behind_the_landing_pad(child: Child, tmp_path: Path) -> No
     hits = sum(cost.hits for cost in costs)
     assert calls - before <= hits <= 2 * calls, "each call counts at its entry and at its return"
     assert sum(cost.seconds for cost in costs) * 1e9 / hits == pytest.approx(call_ns / 2, rel=1e-3)
+
+
+@both_ways
+def test_no_breakpoint_is_left_in_an_engine_when_the_child_is_killed(child: Child, floods: tuple[Flood, Flood]) -> None:
+    """What a uprobe does to a process is a breakpoint in its code: there while it is attached, and gone with the child."""
+    calm, _ = floods
+    calm.begin(pause_s=0.01)
+    calm.wait_for(FEW)
+    before = _code(calm.tgid)
+    child.watch(calm.tgid)
+    child.until(_has_state("part", calm.tgid))
+    child.until(lambda message: any(cost.hits for cost in _costs(message)))
+    assert _code(calm.tgid) != before
+    held = programs_of(child.process.pid)
+    assert held
+    child.process.kill()
+    child.process.wait(timeout=60)
+    deadline_s = time.monotonic() + 60
+    while (held & all_programs() or _code(calm.tgid) != before) and time.monotonic() < deadline_s:
+        time.sleep(0.1)  # the kernel frees a program after a grace period
+    assert _code(calm.tgid) == before
+    assert not held & all_programs()
+    assert "aie_" not in Path("/sys/kernel/tracing/uprobe_events").read_text()
+    calm.wait_for(FEW)  # and it runs on
+
+
+def _code(tgid: int) -> bytes:
+    """What a process would run of its libcuda, as it is in its memory now."""
+    lines = Path(f"/proc/{tgid}/maps").read_text().splitlines()
+    place = next(line.split()[0] for line in lines if "libcuda" in line and " r-xp " in line)
+    start, end = (int(part, 16) for part in place.split("-"))
+    with open(f"/proc/{tgid}/mem", "rb", buffering=0) as memory:
+        memory.seek(start)
+        return memory.read(end - start)
