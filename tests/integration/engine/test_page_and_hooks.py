@@ -73,6 +73,7 @@ def leave(engine: FakeEngine, count: int, **fields: Any) -> None:
     engine.runner.hold(after_steps=3)
     leaving = send(engine.url, "POST", CHAT, chat(stream=True, max_tokens=50, **fields))
     assert leaving.getresponse().read(10)
+    engine.runner.wait_until_held()  # who goes before the step has begun takes it along
     leaving.close()
     engine.wait_for_outcome(Outcome.CANCELLED, count)
     steps = len(engine.runner.steps)
