@@ -8,6 +8,7 @@ from aie_engine.ledger import Ticket
 from aie_engine.metrics import EngineMetrics
 from aie_engine.plan import SamplingParams
 from aie_engine.request import Request, Update
+from aie_engine.span_counts import SpanCounts
 from aie_hooks.emitter import Emitter
 from aie_hooks.requests import RequestHooks
 
@@ -17,9 +18,9 @@ def silent_hooks() -> RequestHooks:
     return RequestHooks(Emitter("test", "off"), model="m")
 
 
-def new_metrics() -> EngineMetrics:
+def new_metrics(spans: SpanCounts | None = None) -> EngineMetrics:
     """Instruments of an engine called e with a model called m."""
-    return EngineMetrics("e", "m", silent_hooks(), start_wall_s=1_000.0)
+    return EngineMetrics("e", "m", silent_hooks(), start_wall_s=1_000.0, spans=spans)
 
 
 _HOOKS = silent_hooks()

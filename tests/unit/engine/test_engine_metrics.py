@@ -16,6 +16,7 @@ from aie_engine.metrics import EngineMetrics, Footprint, KvUsage, Loaded
 from aie_engine.request import Outcome
 from aie_engine.response_cache import ResponseCache
 from aie_engine.scheduler import StepResult
+from aie_engine.span_counts import SpanCounts
 from aie_telemetry.catalogue import CATALOGUE, OUTCOMES, Kind
 from aie_telemetry.exposition import PageParser
 
@@ -84,7 +85,7 @@ def test_what_is_not_known_is_absent() -> None:
 
 
 def test_the_page_is_what_prometheus_reads_and_the_catalogue_knows() -> None:
-    metrics = new_metrics()
+    metrics = new_metrics(SpanCounts(most_waiting=1))
     loaded(metrics)
     metrics.watch_cache(ResponseCache(1000))
     metrics.canary("ok", -1.0)
