@@ -12,8 +12,9 @@ IDLE: Final = "idle"
 # Of the waits of a fight, all but the first end by a hand-off. A pool whose workers also feed its queue has some, too.
 _SHARE: Final = 0.5
 _FEWEST_HANDOFFS: Final = 2.0
-# An owner that takes its lock again at once leaves more than this share of the waits in vain, a queue's lock hardly any.
-_IN_VAIN: Final = 0.1
+# An owner that takes its lock again at once leaves more than this share of the waits in vain (on a busy host, where it is
+# interrupted in between, not many more: 5 % were seen), a queue's lock and a semaphore's hardly any.
+_IN_VAIN: Final = 0.02
 # While threads wait for a lock, another holds it: so it is held for as long as they wait, or all the time when many do. Half of
 # that is enough, since who takes a lock without waiting is not seen to hold it. The lock of a queue is passed on within
 # microseconds, however many workers wait at it.
