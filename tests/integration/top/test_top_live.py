@@ -153,7 +153,9 @@ async def test_pause_freezes_and_goes_on() -> None:
         async with running(api.url) as (app, pilot):
             await until(app, pilot, live)
             await pilot.press("p")
-            frozen = await until(app, pilot, lambda shown: "PAUSED" in shown)
+            await until(app, pilot, lambda shown: "PAUSED" in shown)
+            await asyncio.sleep(0.2)  # what was drawn half is drawn whole
+            frozen = text_of(app)
             await asyncio.sleep(0.6)
             assert text_of(app) == frozen
             await pilot.press("space")
