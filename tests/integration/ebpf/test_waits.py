@@ -129,8 +129,8 @@ def test_threads_that_fight_for_the_gil(observe: Observe, python: str) -> None:
 def test_a_mutex_whose_owner_takes_it_again_at_once(observe: Observe, tmp_path: Path) -> None:
     """The owner never waits, so that nobody who waited ever hands it on: three threads starve."""
     seen = observe(str(SECONDS), python=str(_compiled(tmp_path, _HOG)), script="")
-    assert seen.total("lock") > SECONDS
-    assert seen.total("idle_futex") < 2 * SECONDS, "the main thread waits for the others"
+    assert seen.total("lock") > 2 * SECONDS
+    assert seen.total("idle_futex") < 1.5 * SECONDS, "the main thread waits for the others"
 
 
 def test_workers_that_sleep_on_semaphores_of_their_own_wait_for_no_lock(observe: Observe, tmp_path: Path) -> None:
