@@ -165,11 +165,23 @@ def test_requests_that_leave_no_trace() -> None:
     assert broken(page) == {("totals_disagree", "aie_engine_requests_total")}
 
 
-def at_rest(page: str) -> str:
+def at_rest(page: str, *levels: str) -> str:
     """Nothing is under way any more."""
-    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
+    for name in levels or ("vllm:num_requests_running", "vllm:num_requests_waiting"):
         page = valued(page, name, 0)
     return page
+
+
+@pytest.mark.parametrize("page", ["sglang-0.5.23-dp2-own-code", "sglang-0.5.23-dp2-tp2"])
+def test_an_engine_at_rest_that_counts_only_the_aborted_ones(page: str) -> None:
+    """SGLang served fifty requests, and nobody left: of those that ended well it has no outcome."""
+    text = at_rest(PAGES[page], "sglang:num_running_reqs", "sglang:num_queue_reqs")
+    text = valued(text, "sglang:num_aborted_requests_total", 0)
+    reading = PageReader("e").read(text.encode()).reading
+    values = {point.name: point.value for point in reading.points}
+    assert values["aie_engine_requests_total"] == 0
+    assert values["aie_engine_generation_tokens_total"] > 0
+    assert broken(text) == set()
 
 
 def raised(page: str, name: str, by: float) -> str:

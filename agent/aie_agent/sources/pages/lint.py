@@ -115,6 +115,14 @@ _OURS: Final = {metric.name: metric.kind for metric in CATALOGUE.values()}
 _MEANT: Final = {engine.kind: _kinds_of(engine) for engine in ENGINES}
 
 
+def _tells_good_ends(engine: EngineMap) -> bool:
+    rows = (row for row in engine.rows if row.metric == "aie_engine_requests_total")
+    return any(row.outcome == "ok" or (row.outcomes is not None and "ok" in row.outcomes.values.values()) for row in rows)
+
+
+_TELL_GOOD_ENDS: Final = {engine.kind for engine in ENGINES if _tells_good_ends(engine)}
+
+
 def _hit_rates(facts: _Facts) -> Iterator[LintFinding]:
     """sglang#26608, LMCache#1260: a hit rate that each batch overwrites says nothing of mixed traffic. A rate of 0 is passed over:
     the counters may appear with the first hit."""
@@ -146,14 +154,15 @@ def _same_counts(facts: _Facts) -> Iterator[LintFinding]:
 
 def _vanished(facts: _Facts) -> Iterator[LintFinding]:
     """vllm#55634, #31503: requests whose clients leave move the tokens and end in no outcome. Certain while nothing is under way:
-    those that run have not ended yet. Where the page has the tokens of those that ended too, each that left is missed in them."""
+    those that run have not ended yet. Where the page has the tokens of those that ended too, each that left is missed in them. An engine
+    that counts none that ended well (SGLang: only the aborted ones) is not judged by the ends that it tells."""
     ours = facts.ours
     idle = ours.get("aie_engine_requests_running") == 0 and ours.get("aie_engine_requests_waiting") == 0
     if not idle:
         return
     tokens = ours.get("aie_engine_generation_tokens_total", 0.0)
     ended = ours.get("aie_engine_requests_total")
-    if tokens > 0 and ended == 0:
+    if tokens > 0 and ended == 0 and (facts.engine is None or facts.engine.kind in _TELL_GOOD_ENDS):
         text = f"{tokens:.0f} tokens were generated, nothing is under way, and no request has ended: aborted ones are not counted"
         yield LintFinding("totals_disagree", "aie_engine_requests_total", text)
     for same in facts.engine.same_sum if facts.engine is not None else ():
