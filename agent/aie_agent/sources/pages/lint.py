@@ -154,8 +154,8 @@ def _same_counts(facts: _Facts) -> Iterator[LintFinding]:
 
 def _vanished(facts: _Facts) -> Iterator[LintFinding]:
     """vllm#55634, #31503: requests whose clients leave move the tokens and end in no outcome. Certain while nothing is under way:
-    those that run have not ended yet. Where the page has the tokens of those that ended too, each that left is missed in them. An engine
-    that counts none that ended well (SGLang: only the aborted ones) is not judged by the ends that it tells."""
+    those that run have not ended yet. Where the page has the tokens of those that ended too, each that left is missed in them.
+    An engine that counts none that ended well (SGLang: only the aborted ones) is not judged by the ends that it tells."""
     ours = facts.ours
     idle = ours.get("aie_engine_requests_running") == 0 and ours.get("aie_engine_requests_waiting") == 0
     if not idle:
