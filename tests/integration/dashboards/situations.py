@@ -30,6 +30,9 @@ memory would be noise."""
 RISE_BYTES_PER_S: Final = 1_500_000
 """Three times what is a leak at that scale."""
 
+OTHERS: Final = {"vllm": "vllm-0.33-dp2", "sglang": "sglang-0.5.23-dp2-tp2", "tgi": "tgi-2", "llamacpp": "llama.cpp-2026-10"}
+"""Pages of engines that are not here: name and file."""
+
 MODEL: Final = "smollm2"
 """Of which a reference ships."""
 

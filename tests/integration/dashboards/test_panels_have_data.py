@@ -1,165 +1,40 @@
-"""Every query of every panel, asked of a real Prometheus: it gives data in the situation that the panel is for.
+"""Every query of every panel, asked of a real Prometheus as Grafana asks it: it gives data in the situation that the panel is for.
 
-One Prometheus scrapes an agent for each situation; a panel is asked with that agent chosen as its instance. A real engine serves
-SmolLM2; GPUs are simulated, and so are faults.
+One Prometheus scrapes an agent for each situation; a panel is asked with that agent chosen as its instance. Numbers and tables are
+asked for once, pictures for a range, at two steps. A real engine serves SmolLM2; GPUs are simulated, and so are faults.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from typing import Any, Final
 
 import pytest
 
-from aie_ebpf import prerequisites
 from aie_telemetry.exposition import PageParser
 from dashboards.boards import BOARDS
 from dashboards.boards.overview import FINDINGS, HISTORY
-from dashboards.table import Board, Kind, Panel, Query, Situation
+from dashboards.table import Board, Kind, Situation
 from dashboards.variables import VARIABLES
-from demo.monitoring import Job, MonitoringError, Prometheus, executable, prometheus
-from tests.e2e.programs import engine_view, eventually, get
+from tests.e2e.programs import eventually, get
 from tests.fakes.board_files import CHOSEN, concrete
-from tests.fakes.cuda_stand_in import StandIn, needs_gcc
-from tests.faultlab.clients import Clients
-from tests.faultlab.programs import Program, free_port
-from tests.integration.dashboards.situations import GIB, Broken, Hooked, Place, Probed, gpus, limits, others, plain
+from tests.fakes.cuda_stand_in import needs_gcc
+from tests.integration.dashboards.grafana import HOUR, ZOOMED, named, placeholders
+from tests.integration.dashboards.monitored import FILLED, OF, PACE, PICTURES, Ask, Monitored, asks
+from tests.integration.dashboards.situations import GIB, OTHERS
 
 pytestmark = [pytest.mark.model, needs_gcc, pytest.mark.timeout(600)]
 
 DEADLINE_S: Final = 240.0
 """Far beyond what any machine needs: what is there is seen within a minute."""
-LOAD: Final = 1.0
-"""Requests a second."""
-PACE: Final = {"__rate_interval": "20s", "__range": "1h", "__range_s": "3600"}
-_LOOKS: Final = re.compile(r"(?<=:)\d+m\]")
-"""How far the looks of a subquery are apart; here five seconds, or a test would wait for the next whole minutes."""
-
-_OTHERS: Final = {"vllm": "vllm-0.33-dp2", "sglang": "sglang-0.5.23-dp2-tp2", "tgi": "tgi-2", "llamacpp": "llama.cpp-2026-10"}
-_OF: Final = {
-    Situation.PLAIN: "plain",
-    Situation.NO_GPU: "plain",
-    Situation.OTHERS: "others",
-    Situation.GPUS: "gpus",
-    Situation.FAULTS: "faults",
-    Situation.HOOKS: "hooks",
-    Situation.PROBES: "probes",
-    Situation.CUDA: "probes",
-    Situation.LIMITS: "limits",
-}
-"""Whose agent a situation is."""
-_GPUS_IN_ALL: Final = 17
-"""Eight that are well, eight of which some are not, and that of the engine with hooks."""
-_GPUS: Final = {"gpu": ("1", "7")}
-"""Which are chosen on the board of one: one that had an XID, or one that is divided."""
-_FILLED: Final = tuple(situation for situation in Situation if situation is not Situation.NOT_HERE)
 
 
-class Ask(NamedTuple):
-    """A query of a panel of a board."""
-
-    board: Board
-    panel: Panel
-    query: Query
-
-    def __str__(self) -> str:
-        return f"{self.board.name}: {self.panel.title}: {self.query.legend or self.query.expr}"
-
-
-def asks(*situations: Situation) -> list[Ask]:
-    """All queries of panels for these situations."""
-    return [
-        Ask(board, panel, query)
-        for board in BOARDS
-        for panel in board.panels
-        for query in panel.queries
-        if panel.situation in situations
-    ]
-
-
-@dataclass
-class Monitored:
-    """What runs: Prometheus, and the agents that it scrapes, by situation."""
-
-    prometheus: Prometheus
-    agents: dict[str, Program]
-    broken: Broken
-    seen: dict[Ask, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def chosen(self, agent: str, **more: str) -> dict[str, str]:
-        """Variables with one agent chosen."""
-        address = self.agents[agent].url().removeprefix("http://")
-        return {**CHOSEN, **PACE, "instance": re.escape(address).replace("\\", "\\\\"), **more}
-
-    def answer(self, expr: str, agent: str, **more: str) -> list[dict[str, Any]]:
-        """What a query gives, without what is no number."""
-        found = self.prometheus.query(_LOOKS.sub("5s]", concrete(expr, self.chosen(agent, **more))))
-        return [each for each in found if not math.isnan(float(each["value"][1]))]
-
-    def look(self, wanted: list[Ask]) -> list[Ask]:
-        """Asks what was not seen yet; returns what is still missing."""
-        missing = [ask for ask in wanted if ask not in self.seen]
-        for ask in missing:
-            answers = (self.answer(ask.query.expr, _OF[ask.panel.situation], gpu=gpu) for gpu in _GPUS.get(ask.board.name, (".*",)))
-            found = next(filter(None, answers), None)
-            if found:
-                self.seen[ask] = found
-        return [ask for ask in missing if ask not in self.seen]
-
-
-@pytest.fixture(scope="session")
-def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
-    """Everything, with the faults already there. What takes longest begins first."""
-    try:
-        executable("prometheus")
-    except MonitoringError as error:
-        pytest.skip(str(error))
-    with contextlib.ExitStack() as stack:
-        place = Place(tmp_path_factory.mktemp("agents"), stack)
-        hooked, engine = Hooked(place), place.engine()
-        can_probe = not prerequisites.unmet(prerequisites.check())
-        probed = Probed(place, StandIn(tmp_path_factory.mktemp("cuda"))) if can_probe else None
-        broken, limited = Broken(place), limits(place)
-        stack.enter_context(hooked.telling())
-        url = engine.url()
-        stack.enter_context(Clients(url)).send(LOAD)
-        agents = {
-            "plain": plain(place, url),
-            "gpus": gpus(place, url, engine.pid),
-            "faults": broken.agent,
-            "hooks": hooked.agent,
-            "others": others(place, _OTHERS),
-            **({"probes": probed.agent} if probed is not None else {}),
-            **({"limits": limited} if limited is not None else {}),
-        }
-        targets = tuple(agent.url().removeprefix("http://") for agent in agents.values())
-        alone = (url.removeprefix("http://"), f"127.0.0.1:{free_port()}")
-        server = stack.enter_context(prometheus(place.directory / "prometheus", [Job("aie", targets), Job("alone", alone)]))
-        made = Monitored(server, agents, broken)
-        eventually(lambda: len(server.query("aie_gpu_xid_errors_total{xid='79'}")) == _GPUS_IN_ALL)
-        broken.break_it()
-        if probed is not None:
-            eventually(lambda: _sees_cuda(probed.agent.url()), timeout_s=120.0)
-            probed.cuda.begin()
-        yield made
-
-
-def _sees_cuda(url: str) -> bool:
-    view = engine_view(url, "cuda")
-    states = {each.set: each.state for each in view.coverage} if view is not None else {}
-    return all(states.get(name) == "on" for name in ("cuda_memory", "cuda_sync", "cuda_copy"))
-
-
-@pytest.mark.parametrize("situation", _FILLED, ids=str)
+@pytest.mark.parametrize("situation", FILLED, ids=str)
 def test_every_panel_has_data_in_its_situation(situation: Situation, monitored: Monitored, request: pytest.FixtureRequest) -> None:
     if situation in (Situation.PROBES, Situation.CUDA):
         request.getfixturevalue("bpf")
-    if _OF[situation] not in monitored.agents:
+    if OF[situation] not in monitored.agents:
         pytest.skip(f"{situation}: no control group with limits can be made here")
     wanted = asks(situation)
     assert wanted
@@ -170,13 +45,14 @@ def test_every_panel_has_data_in_its_situation(situation: Situation, monitored: 
         time.sleep(1.0)
     assert not missing, "no data:\n" + "\n".join(map(str, missing))
     for ask in wanted:
-        _assert_labels(ask, monitored.seen[ask])
+        for shown in ask.pictures or (None,):
+            _assert_labels(ask, monitored.seen[ask, shown])
 
 
 def _assert_labels(ask: Ask, found: list[dict[str, Any]]) -> None:
-    """What legends, columns and links name is there."""
-    labels = set().union(*(each["metric"] for each in found))
-    assert set(re.findall(r"\{\{(\w+)\}\}", ask.query.legend)) <= labels, (str(ask), labels)
+    """What legends, columns and links name is there, of every series."""
+    labels = set.intersection(*(set(each["metric"]) for each in found))
+    assert placeholders(ask.query.legend) <= labels, (str(ask), labels)
     if ask.panel.kind is Kind.TABLE and ask.query is ask.panel.queries[0]:
         columns = {column.field for column in ask.panel.columns if not column.field.startswith("Value")}
         assert columns <= labels | {"reason"}, (str(ask), labels)  # of what is well there is none
@@ -186,9 +62,36 @@ def _assert_labels(ask: Ask, found: list[dict[str, Any]]) -> None:
         assert len(found) == 1, f"{ask}: one number for one job and agent: {found}"
 
 
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_with_all_chosen_every_series_has_a_name_of_its_own(board: Board, monitored: Monitored) -> None:
+    """All agents at once, as a board opens: nothing that Prometheus cannot match, and no two series that are called the same."""
+    chosen = {**CHOSEN, **PACE, **({"gpu": "1"} if board.name == "gpu" else {})}
+    for panel in board.panels:
+        names: Counter[str] = Counter()
+        for query in panel.queries:
+            ask = Ask(board, panel, query)
+            if panel.kind is Kind.HEATMAP:
+                chosen = {**chosen, "engine": "smollm2"}  # a picture for each
+            found = monitored.picture(ask, ZOOMED, chosen) if panel.kind in PICTURES else monitored.now(query.expr, chosen)
+            if panel.kind is Kind.TABLE:
+                fields = [column.field for column in panel.columns if not column.field.startswith("Value")]
+                found_names = [" ".join(each["metric"].get(name, "") for name in fields) for each in found]
+                assert len(found_names) == len(set(found_names)), f"{ask}: rows that cannot be told apart"
+            else:
+                names.update(named(query.legend or "{{le}}", each["metric"]) for each in found)
+        assert not [name for name, number in names.items() if number > 1], (board.name, panel.title, names)
+
+
+def test_steps_are_those_of_grafana() -> None:
+    """A third of a screen of 1920 pixels, for an hour: 5.6 s, which is 5; and never below the pace of scrapes."""
+    assert [HOUR.step_s(width) for width in (8, 12, 24)] == [5.0, 5.0, 2.0]
+    assert HOUR.variables(8) == {"__rate_interval": "6s", "__range": "3600s", "__range_s": "3600"}
+    assert (ZOOMED.step_s(8), ZOOMED.variables(8)["__rate_interval"]) == (1.0, "4s")
+
+
 def test_panels_of_troubles_are_empty_where_nothing_is_wrong(monitored: Monitored) -> None:
     """The null test: eight GPUs that are well. What the agent finds of a busy host is the next test's."""
-    for ask in asks(*_FILLED):
+    for ask in asks(*FILLED):
         if ask.panel.trouble and ask.query.expr not in (FINDINGS, HISTORY):
             assert monitored.answer(ask.query.expr, "gpus") == [], str(ask)
 
@@ -275,7 +178,7 @@ _LEAST: Final = {"vllm": 30, "sglang": 30, "tgi": 18, "llamacpp": 6}
 """How many queries of the engine's board each answers."""
 
 
-@pytest.mark.parametrize("engine_name", _OTHERS)
+@pytest.mark.parametrize("engine_name", OTHERS)
 def test_day_one_shows_something_of_any_engine(engine_name: str, monitored: Monitored) -> None:
     board = next(board for board in BOARDS if board.name == "engine")
 
