@@ -94,18 +94,6 @@ def test_a_process_that_ends_while_it_is_watched(child: Child, program: Callable
     child.watch()
 
 
-def test_a_process_that_forks_without_end(child: Child) -> None:
-    """500 children a second, each gone at once: the maps stay as they are, and reports come."""
-    code = "import os, time\nwhile True:\n pid = os.fork()\n os._exit(0) if pid == 0 else os.waitpid(pid, 0)\n time.sleep(0.001)"
-    with subprocess.Popen([sys.executable, "-c", code]) as forker:
-        child.watch(forker.pid)
-        reports = child.reports(6)
-        forker.kill()
-    assert all(report.lost == {} for report in reports)
-    assert [each.tgid for each in reports[-1].processes] == [forker.pid]
-    child.watch()
-
-
 def test_a_process_in_another_pid_namespace(child: Child) -> None:
     """A container: the kernel's programs see it by the number that we see, whatever it calls itself."""
     code = "import os, time\nprint(os.getpid(), flush=True)\nwhile True: time.sleep(0.01)"
