@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from aie_agent.simulate.futex import wake_all
 from aie_agent.simulate.layout import CONSTANTS, COUNTERS, FUNCTIONS, READINGS, STRUCTURES, State
 from aie_agent.simulate.profiles import MIB, PROFILES
 from aie_agent.simulate.scenery import describe_gpu
@@ -36,6 +38,8 @@ _READING_ROWS: Final = {name: row for row, name in enumerate(READINGS)}
 _COUNTER_ROWS: Final = {name: row for row, name in enumerate(COUNTERS)}
 _CONFIG_OFFSET: Final[int] = State.config.offset
 _CONFIG_SIZE: Final[int] = State.config.size
+_CHANGE_OFFSET: Final[int] = State.sequence.offset + (4 if sys.byteorder == "big" else 0)
+"""Of the half of the sequence that every change changes: who waits for events sleeps on it."""
 
 
 class Process(NamedTuple):
@@ -157,6 +161,7 @@ class Controller:
         ctypes.memmove(address, ctypes.addressof(draft), _CONFIG_SIZE)
         self._order_stores()
         self._state.sequence += 1
+        wake_all(ctypes.addressof(self._state) + _CHANGE_OFFSET)
 
     def _order_stores(self) -> None:
         # Releasing a lock orders what was stored before it, taking it what is stored after: together a fence, on any processor.

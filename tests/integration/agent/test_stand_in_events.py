@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -65,6 +66,15 @@ def test_a_waiter_is_woken_by_an_event(host: simulate.Controller) -> None:
     thread.join(30)
     nvml.nvmlEventSetFree(events)
     assert got == [94]
+
+
+def test_a_waiter_sleeps_until_something_happens(host: simulate.Controller) -> None:
+    events = nvml.nvmlEventSetCreate()
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    with pytest.raises(nvml.NVMLError_Timeout):
+        nvml.nvmlEventSetWait_v2(events, 300)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 10  # looking every 10 ms would take 30
+    nvml.nvmlEventSetFree(events)
 
 
 def test_a_waiter_ends_with_the_session(host: simulate.Controller) -> None:

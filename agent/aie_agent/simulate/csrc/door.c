@@ -3,11 +3,14 @@
 #include "standin.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,6 +54,29 @@ struct aie_state *door_state(void) { return atomic_load(&mapped); }
 uint32_t door_count(void) { return atomic_load(&attached_count); }
 int door_open(void) { return atomic_load(&sessions) > 0; }
 
+/* The half of the sequence that every change changes, of a state file as the kernel waits for it: by the file, so that a controller in
+ * another process wakes who sleeps here. */
+static uint32_t *change_word(struct aie_state *state)
+{
+    return (uint32_t *)&state->sequence + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+uint32_t door_change(void) { return __atomic_load_n(change_word(door_state()), __ATOMIC_ACQUIRE); }
+
+/* Returns when the configuration is another than at `door_change`, when something else is to be looked at, or after this time. */
+void door_sleep_until_changed(uint32_t seen, uint64_t at_most_ns)
+{
+    struct timespec span = { .tv_sec = (time_t)(at_most_ns / 1000000000ull), .tv_nsec = (long)(at_most_ns % 1000000000ull) };
+    syscall(SYS_futex, change_word(door_state()), FUTEX_WAIT, seen, &span, NULL, 0);
+}
+
+static void wake_sleepers(void)
+{
+    struct aie_state *state = door_state();
+    if (state != NULL)
+        syscall(SYS_futex, change_word(state), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 static struct aie_state *map_file(const char *path)
 {
     int descriptor = open(path, O_RDWR | O_CLOEXEC);
@@ -80,6 +106,7 @@ int aie_stand_in_attach(const char *path)
         return -1;
     atomic_store(&sessions, 0);
     atomic_store(&detached, path == NULL);
+    wake_sleepers();
     if (state != NULL)
         atomic_store(&mapped, state);
     return 0;
@@ -284,6 +311,7 @@ nvmlReturn_t nvmlShutdown(void)
 {
     ENTER_SYSTEM(nvmlShutdown);
     atomic_fetch_sub(&sessions, 1);
+    wake_sleepers();
     return NVML_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#define POLL_US 10000u
+#define SLICE_MS 250u              /* of a wait: what has no change of the configuration, a session's end, is seen by then at the latest */
 #define SET_MAGIC 0x45565453u
 #define SUPPORTED_TYPES 0xFF1Bull   /* single and double bit errors, XID, clock, MIG changes, and what newer drivers added */
 
@@ -96,13 +96,16 @@ static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *data, un
     REQUIRE_OUTPUT(data);
     uint64_t until_ns = door_monotonic_ns() + timeout_ms * 1000000ull;
     for (;;) {
+        uint32_t seen = door_change();      /* first: what comes from here on ends the sleep at once */
         REQUIRE(door_open(), NVML_ERROR_UNINITIALIZED);
         if (take_event(set, data))
             return NVML_SUCCESS;
         /* What happened before the GPU went is told first: often it says why. */
         REQUIRE(!any_lost(set), NVML_ERROR_GPU_IS_LOST);
-        REQUIRE(door_monotonic_ns() < until_ns, NVML_ERROR_TIMEOUT);
-        door_sleep_us(POLL_US);
+        uint64_t now_ns = door_monotonic_ns();
+        REQUIRE(now_ns < until_ns, NVML_ERROR_TIMEOUT);
+        uint64_t left_ns = until_ns - now_ns, slice_ns = SLICE_MS * 1000000ull;
+        door_sleep_until_changed(seen, left_ns < slice_ns ? left_ns : slice_ns);
     }
 }
 

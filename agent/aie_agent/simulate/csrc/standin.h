@@ -59,6 +59,8 @@ nvmlReturn_t door_field_fault(uint32_t field, uint32_t slot);
 void door_copy_gpu(uint32_t slot, struct aie_gpu *gpu);
 uint64_t door_monotonic_ns(void);
 void door_sleep_us(uint64_t us);
+uint32_t door_change(void);
+void door_sleep_until_changed(uint32_t seen, uint64_t at_most_ns);
 
 /* model.c */
 uint64_t model_now_ns(uint64_t *epoch_us);
