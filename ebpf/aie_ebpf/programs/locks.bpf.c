@@ -5,8 +5,10 @@
  * A wait is not always for a lock: an idle worker waits for work in the same call. They are told apart by who wakes, and when: a
  * thread that has waited for a lock has it then, and wakes the next one itself, at the same address, when it is done (a hand-off,
  * after a time of holding). The workers of a queue are woken by others; where they pass the queue's own lock on, they do it at once.
- * User space judges by the share of hand-offs and by the time of holding. An owner that takes its lock again at once never waits,
- * and nobody hands on: there those who wait are woken in vain, and wait at once again for a mutex that says that it is fought for.
+ * User space judges by the share of hand-offs and by the time of holding. Who comes at the moment when a lock is given back takes it
+ * without a wait, ahead of the one that was woken for it: how long it is held then is not seen. An owner that takes its lock again
+ * at once never waits, and nobody hands on: there those who wait are woken in vain, and wait at once again for a mutex that says
+ * that it is fought for.
  */
 #define FUTEX_WAIT 0
 #define FUTEX_WAKE 1
@@ -41,7 +43,8 @@ struct lock_use {
     u64 wait_ns;
     u64 longest_ns; /* not atomic: of two at once, the shorter may win */
     u64 handoffs;
-    u64 held_ns;   /* from the end of a wait to the hand-off that followed it */
+    u64 timed;     /* of these, by who has waited since it handed on last: */
+    u64 held_ns;   /* from the end of that wait to the hand-off */
     u64 contended; /* waits for a mutex that says so itself, by threads that were just woken in vain */
 };
 
@@ -107,7 +110,10 @@ TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
         struct lock_use *use = use_of(&lock);
         if (use) {
             __sync_fetch_and_add(&use->handoffs, 1);
-            if (*since) __sync_fetch_and_add(&use->held_ns, bpf_ktime_get_ns() - *since);
+            if (*since) {
+                __sync_fetch_and_add(&use->timed, 1);
+                __sync_fetch_and_add(&use->held_ns, bpf_ktime_get_ns() - *since);
+            }
         }
         *since = 0;
     }

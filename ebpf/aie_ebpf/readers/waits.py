@@ -68,7 +68,7 @@ class WaitsReader:
     def __init__(self, module: Module, loaded: Collection[str]) -> None:
         """`loaded` are the sets that the module has. Raises BpfError."""
         self._times = module.table("times", "I", f"{_TIMES.size}s") if "sched" in loaded else None
-        self._locks = module.table("locks", "QII", "6Q") if "locks" in loaded else None
+        self._locks = module.table("locks", "QII", "7Q") if "locks" in loaded else None
         self._waiting = module.table("futex_waiting", "I", "4Q2I") if "locks" in loaded else None
         self._threads = module.table("threads", "I", "3QII") if "sched" in loaded else None
         self._in_sync = module.table("in_sync", "I", "Q") if "sched" in loaded else None
@@ -188,8 +188,8 @@ class WaitsReader:
         period_s, self._read_ns = (now_ns - self._read_ns) / _NS if self._read_ns else 0.0, now_ns
         uses: _Uses = defaultdict(dict)
         note = self._kinds.note
-        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, held_ns, contended) in self._locks.drain():
-            kind = note((tgid, address), (waits, handoffs, wait_ns / _NS, held_ns / _NS, period_s, contended))
+        for (address, tgid, is_gil), (waits, wait_ns, longest_ns, handoffs, timed, held_ns, contended) in self._locks.drain():
+            kind = note((tgid, address), (waits, handoffs, timed, wait_ns / _NS, held_ns / _NS, period_s, contended))
             uses[tgid][address] = _Use(GIL if is_gil else kind, waits, wait_ns, longest_ns, handoffs)
         self._credit(ongoing, now_ns, uses)
         return uses
