@@ -56,6 +56,7 @@ WAITS: Final = {
     "AieKvCacheFull": "1m 2m",
     "AieLockContention": "30s 2m",
     "AieGilContention": "30s 2m",
+    "AieEngineSpansLost": "10m 5m",
     # gpu.yaml
     "AieGpuLost": "30s 1m",
     "AieGpuMissing": "5m 3m",

@@ -13,7 +13,10 @@ import pytest
 
 from tests.fakes.alert_files import ALERT_RULES
 
-OF_QUERY: Final = re.compile(r'with printf "((?:[^"\\]|\\.)+)"[^|}]*\| query }}(?:(?!\{\{ with).)*?\| value(?: \| ([^}]+?))? }}')
+OF_QUERY: Final = re.compile(
+    r'(?:with|range) printf "((?:[^"\\]|\\.)+)"[^|}]*\| query(?: \| sortByLabel "\w+")? }}'
+    r"(?:(?!\{\{ (?:with|range)).)*?\| value(?: \| ([^}]+?))? }}"
+)
 OF_RULE: Final = re.compile(r"\{\{ \$value(?: \| ([^}]+?))? }}")
 ALLOWED: Final = {"rate": {'printf "%.1f"', 'printf "%.2f"'}, "increase": {'printf "%.0f"'}}
 """How what a function gives may be written."""
