@@ -27,7 +27,7 @@ class Span(NamedTuple):
 class Ring:
     """The last `capacity` (time, value) pairs, times ascending. 16 bytes a point, taken as points come."""
 
-    __slots__ = ("_capacity", "_rising", "_start", "_times", "_values")
+    __slots__ = ("_capacity", "_newest", "_rising", "_start", "_times", "_values")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -35,21 +35,27 @@ class Ring:
         self._values = array("d")
         self._start = 0
         self._rising = 0
+        self._newest = 0.0
 
     def __len__(self) -> int:
         return len(self._times)
 
     def append(self, time_s: float, value: float) -> None:
         """Adds the newest point, over the oldest one when full. Times must not go back, which the store sees to."""
-        goes_on = self._rising and value >= self._values[self._start - 1]
-        self._rising = self._rising + 1 if goes_on else int(value == value)
-        if len(self._times) < self._capacity:
-            self._times.append(time_s)
+        if self._rising and value >= self._newest:
+            self._rising += 1
+        else:
+            self._rising = int(value == value)
+        self._newest = value
+        times = self._times
+        if len(times) < self._capacity:
+            times.append(time_s)
             self._values.append(value)
         else:
-            self._times[self._start] = time_s
-            self._values[self._start] = value
-            self._start = (self._start + 1) % self._capacity
+            start = self._start
+            times[start] = time_s
+            self._values[start] = value
+            self._start = start + 1 if start + 1 < self._capacity else 0
 
     def span(self, time_s: float) -> Span | None:
         """The first and the last of the points that `since` gives; None without any."""
@@ -178,3 +184,6 @@ class HistogramSeries:
         """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`; counts None is a break."""
         first = max(bisect_right(self._times, time_s) - 1, 0)
         yield from zip(self._times[first:], self._states[first:], strict=True)
+
+
+AnySeries = Series | HistogramSeries

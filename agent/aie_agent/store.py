@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from aie_agent.currency import patience_s, valid_s, was_silent
 from aie_agent.samples import Batch, HistogramPoint, Point, Tags
-from aie_agent.series import HistogramSeries, Series
+from aie_agent.series import AnySeries, HistogramSeries, Series
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 
-AnySeries = Series | HistogramSeries
+__all__ = ["REFUSALS", "AnySeries", "Refusal", "Store"]
+
 Key = tuple[str, Tags]
 
 REFUSALS = (
@@ -39,12 +41,6 @@ _MAX_REFUSALS_KNOWN = 256
 # No quantity is larger. Below it, no sum of a full store and no rate overflows, so that nothing non-finite leaves the agent.
 _LARGEST = 1e100
 
-# A value counts as current for two periods of its source and a half, and no less than this.
-_VALID_S = 5.0
-# StatsD senders speak only when something changes; but hooks repeat their levels every ten seconds.
-_VALID_STATSD_S = 300.0
-_VALID_HOOK_LEVEL_S = 30.0
-
 # Which source wins an engine's metric; sources that are not here report what no other does, and never compete.
 _RANKS = {"scrape": 3, "statsd": 2, "bpf": 1}
 
@@ -53,24 +49,16 @@ def _kind_of(source: str) -> str:
     return source.partition(":")[0]
 
 
-def _patience_s(batch: Batch) -> float:
-    return max(_VALID_S, 2.5 * batch.period_s)
-
-
 def _weight(series: AnySeries) -> int:
     """How many series Prometheus counts for it."""
     return len(series.counts) + 2 if isinstance(series, HistogramSeries) else 1
 
 
-def _valid_s(series: AnySeries, batch: Batch) -> float:
-    if batch.source != "statsd":
-        return _patience_s(batch)
-    is_hook_level = series.kind is Kind.GAUGE and series.name.startswith("aie_engine_")
-    return _VALID_HOOK_LEVEL_S if is_hook_level else _VALID_STATSD_S
-
-
-def _was_silent(series: AnySeries, batch: Batch) -> bool:
-    return batch.time_s - series.last_time_s > 1.5 * batch.period_s
+def _engine_of(tags: Tags) -> str | None:
+    for label, value in tags:
+        if label == "engine":
+            return value
+    return None
 
 
 class Refusal(NamedTuple):
@@ -151,10 +139,7 @@ class Store:
     def apply(self, batch: Batch) -> None:
         """Takes a batch in."""
         rank = _RANKS.get(_kind_of(batch.source))
-        taken = 0
-        for point in batch.points:
-            tags = self._admit(point.name, point.tags, batch, rank)
-            taken += tags is not None and self._take_point(point, tags, batch)
+        taken = self._take_points(batch, rank)
         for histogram in batch.histograms:
             tags = self._admit(histogram.name, histogram.tags, batch, rank)
             taken += tags is not None and self._take_histogram(histogram, tags, batch)
@@ -162,6 +147,34 @@ class Store:
             self.accepted[batch.source] += taken
         for name in batch.whole:
             self.retire(name, batch.time_s)
+
+    def _take_points(self, batch: Batch, rank: int | None) -> int:
+        """How many were taken. Nearly all are the next value of a series that is there: there are a thousand of these a second."""
+        source, time_s, known = batch.source, batch.time_s, self._series
+        until_s = time_s + patience_s(batch)
+        is_plain = source != "statsd"
+        taken = 0
+        for point in batch.points:
+            name, kind, given, value, delta = point
+            tags = given if rank is None else self._admit(name, given, batch, rank)
+            if tags is None:
+                continue
+            series = known.get((name, tags))
+            if (
+                type(series) is Series
+                and is_plain
+                and not delta
+                and series.kind is kind
+                and series.source == source
+                and series.last_time_s <= time_s
+                and -_LARGEST <= value <= _LARGEST
+            ):
+                series.append(time_s, value)
+                series.valid_until_s = until_s
+                taken += 1
+            elif rank is not None or self._admit(name, tags, batch, rank) is not None:
+                taken += self._take_point(point, tags, batch)
+        return taken
 
     def _admit(self, name: str, tags: Tags, batch: Batch, rank: int | None) -> Tags | None:
         """The labels under which a sample is kept, or None when a better source reports the metric of this engine. `rank` is the
@@ -171,8 +184,7 @@ class Store:
         if name not in CATALOGUE:
             self.refused["reserved_name"] += 1
             return None
-        engine = None if rank is None else dict(tags).get("engine")
-        if engine is None or rank is None:
+        if rank is None or (engine := _engine_of(tags)) is None:
             return tags
         canonical = self._canonical(engine)
         if canonical != engine:
@@ -183,7 +195,7 @@ class Store:
             return None
         if owner_rank not in (0, rank):
             self._hand_over(canonical, name)
-        self._owners[canonical, name] = (rank, batch.time_s + _patience_s(batch))
+        self._owners[canonical, name] = (rank, batch.time_s + patience_s(batch))
         return tags
 
     def _hand_over(self, engine: str, name: str) -> None:
@@ -212,7 +224,7 @@ class Store:
         if not abs(value) <= _LARGEST:
             self.refused["too_large"] += 1
             return False
-        if point.delta and series.kind is Kind.COUNTER and not is_base and _was_silent(series, batch):
+        if point.delta and series.kind is Kind.COUNTER and not is_base and was_silent(series, batch):
             # Deltas come only when something happened: until a period ago the counter stood where it was, at first at 0.
             series.append(batch.time_s - batch.period_s, series.value)
         series.append(batch.time_s, value)
@@ -244,7 +256,7 @@ class Store:
         if not (abs(total) <= _LARGEST and max(counts) <= _LARGEST):
             self.refused["too_large"] += 1
             return False
-        if point.delta and _was_silent(series, batch):
+        if point.delta and was_silent(series, batch):
             series.append(batch.time_s - batch.period_s, series.counts, series.total)
         series.append(batch.time_s, counts, total)
         if not point.delta:
@@ -258,7 +270,7 @@ class Store:
             self._count(series, -weight)
             series.source = batch.source
             self._count(series, weight)
-        series.valid_until_s = batch.time_s + _valid_s(series, batch)
+        series.valid_until_s = batch.time_s + valid_s(series, batch)
 
     def _capacity(self, batch: Batch) -> int:
         """Points that a series of this source needs to remember for as long as the store does."""
@@ -303,7 +315,7 @@ class Store:
                 return
         before = self.no_room_for(engine, batch.time_s)
         since_s = batch.time_s if before is None else before.since_s
-        self._no_room[engine] = Refusal(since_s, batch.time_s + _patience_s(batch), reason, batch.source)
+        self._no_room[engine] = Refusal(since_s, batch.time_s + patience_s(batch), reason, batch.source)
 
     def _count(self, series: AnySeries, weight: int) -> None:
         """Counts a series in, or, with a negative weight, out."""
