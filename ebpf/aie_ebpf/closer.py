@@ -43,6 +43,11 @@ class Closer:
         for _ in range(_THREADS):
             threading.Thread(target=self._run, name="detach", daemon=True).start()
 
+    @property
+    def waiting(self) -> int:
+        """How many descriptors wait to be closed, about."""
+        return self._work.qsize()
+
     def close(self, probes: Iterable[Probe], *, haste: bool = False) -> threading.Event:
         """Detaches these, soon; the event is set when it is done. In `haste` before all that is not: an engine pays for them."""
         fds = [fd for probe in probes for fd in probe.fds]

@@ -37,6 +37,9 @@ _WINDOW_SETS: Final = tuple(each.name for each in SETS if each.when is When.WIND
 # Libraries are loaded after a process has begun, some much later: how long after the last look it is looked at again.
 _LOOKS_S: Final = (2.0, 3.0, 10.0, 15.0)
 _LATER_S: Final = 30.0
+# Each probe is an open file: so large a part of those that we may have, and so many that wait to come off.
+_PROBES_SHARE: Final = 1 / 3
+_MOST_WAITING: Final = 1000
 _PAGE: Final = resource.getpagesize()
 _DONE: Final = object()
 
@@ -315,6 +318,9 @@ class Watcher:
         """None: the set was released meanwhile, or may not be attached."""
         if name in process.held:
             return None
+        if name not in process.attached and not self._has_room():
+            process.look_at_s = self._clock() + _LOOKS_S[0]
+            return row(process.target, name, "later: as many probes as may be are attached, or wait to come off")
         attached = process.attached.setdefault(name, Attached())
         coverage = yield from self._uprobes.attach(name, process.target, libraries, attached)
         if attached.released:
@@ -322,6 +328,14 @@ class Watcher:
         if not attached.probes:
             del process.attached[name]
         return coverage
+
+    def _has_room(self) -> bool:
+        """Whether more probes may be attached. They take longer off than on: those of processes that have ended would pile up where
+        others come as fast."""
+        waiting = self._closer.waiting
+        held = sum(len(each.probes) for process in self._processes.values() for each in process.attached.values())
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return waiting <= _MOST_WAITING and waiting + held <= soft * _PROBES_SHARE
 
     def _hold(self, process: Process) -> None:
         """Sets took too much of a process's engine: they leave it alone from now on."""

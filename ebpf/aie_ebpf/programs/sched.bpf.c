@@ -83,12 +83,12 @@ TRACEPOINT_PROBE(sched, sched_switch) {
         leaves(prev, tgid, args->prev_state & TASK_STATES, now);
     }
     struct thread *thread = threads.lookup(&next);
-    if (!thread || !thread->off_ns) return 0;
+    if (!thread) return 0;
     process = watched.lookup(&thread->tgid);
-    if (process && !is_off(process, SET_SCHED)) {
+    if (thread->off_ns && process && !is_off(process, SET_SCHED)) {
         hit(process, SET_SCHED);
         arrives(next, thread, now);
-    } else { /* released, or switched off, while it slept */
+    } else { /* released, or switched off, while it slept or ran */
         threads.delete(&next);
     }
     return 0;

@@ -11,7 +11,7 @@ from typing import Final
 
 # type, id, key_size, value_size, max_entries, flags, name (struct bpf_map_info of uapi/linux/bpf.h).
 _INFO: Final = struct.Struct("=6I16s")
-_HASH, _LRU_HASH = 1, 9
+_HASH: Final = 1
 
 
 def descriptors(pid: int) -> Counter[str]:
@@ -26,7 +26,8 @@ def descriptors(pid: int) -> Counter[str]:
 
 
 def entries(pid: int) -> dict[str, int]:
-    """How many entries each hash map has that a process holds, by the map's name, which the kernel cuts at 15 letters."""
+    """How many entries each hash map has that a process holds, by the map's name, which the kernel cuts at 15 letters. Without
+    those that drop what is old by themselves (LRU)."""
     libbcc = ctypes.CDLL("libbcc.so.0", use_errno=True)
     found: dict[str, int] = {}
     for map_id in _map_ids(pid):
@@ -36,7 +37,7 @@ def entries(pid: int) -> dict[str, int]:
             info, size = ctypes.create_string_buffer(_INFO.size), ctypes.c_uint32(_INFO.size)
             assert libbcc.bpf_obj_get_info_by_fd(descriptor, info, ctypes.byref(size)) == 0
             kind, _, key_bytes, *_, name = _INFO.unpack(info.raw)
-            if kind in (_HASH, _LRU_HASH):
+            if kind == _HASH:
                 found[name.rstrip(b"\0").decode()] = _count(libbcc, descriptor, key_bytes)
         finally:
             os.close(descriptor)

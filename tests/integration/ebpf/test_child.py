@@ -15,6 +15,7 @@ import pytest
 from aie_ebpf.door import online_cpus
 from aie_ebpf.messages import OpenWindow, Report, ToAgent, WindowClosed
 from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
+from tests.integration.ebpf.child_maps import entries
 from tests.integration.ebpf.conftest import PROGRAMS
 
 pytestmark = pytest.mark.usefixtures("bpf")
@@ -92,6 +93,39 @@ def test_a_process_that_ends_while_it_is_watched(child: Child, program: Callable
     assert last.processes == ()
     assert set(_coverage(child.messages, process.pid).values()) == {"none"}
     child.watch()
+
+
+def test_nothing_is_kept_of_threads_whose_process_is_released(
+    child: Child, program: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    """They run, or wait for a CPU, when it is: the next time one gets it, it is forgotten."""
+    code = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nfor _ in range(3): os.fork()\nwhile True: pass"
+    others = program("sleeper")
+    with subprocess.Popen([sys.executable, "-c", code], process_group=0) as spinning:
+        try:
+            family = [spinning.pid]
+            while len(family) < 8:
+                family = _family(spinning.pid)
+            child.watch(others.pid, *family)
+            child.until(lambda message: isinstance(message, Report) and len([p for p in message.processes if p.run_queue]) >= 8)
+            assert entries(child.process.pid)["threads"] >= 8
+            child.watch(others.pid)
+            for _ in range(100):
+                child.reports(1)
+                if entries(child.process.pid)["threads"] <= 1:
+                    break
+            assert entries(child.process.pid)["threads"] <= 1
+        finally:
+            os.killpg(spinning.pid, signal.SIGKILL)
+    child.watch()
+
+
+def _family(tgid: int) -> list[int]:
+    """A process and all whom it started."""
+    found = [tgid]
+    for each in found:
+        found += map(int, Path(f"/proc/{each}/task/{each}/children").read_text().split())
+    return found
 
 
 def test_a_process_in_another_pid_namespace(child: Child) -> None:
