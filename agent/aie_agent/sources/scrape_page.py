@@ -81,7 +81,7 @@ class _Declared(NamedTuple):
     declared: str | None
 
 
-class _Families(dict[str, _Declared]):
+class Families(dict[str, _Declared]):
     """The family of each name of a line, and as what the page declares it: a histogram has many lines of one name."""
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
@@ -105,7 +105,7 @@ def read_page(page: Page, engine: str) -> Reading:
     reading = Reading()
     if page.unread_lines:
         reading.refused["series_limit"] += page.unread_lines
-    taken, families = _Taken(), _Families(page.kinds)
+    taken, families = _Taken(), Families(page.kinds)
     for sample in page.samples:
         if sample.name.startswith(PREFIX):
             reason = _take(sample, families, engine, taken)
@@ -123,12 +123,12 @@ def read_page(page: Page, engine: str) -> Reading:
     return reading
 
 
-def _take(sample: PageSample, families: _Families, engine: str, taken: _Taken) -> str | None:
+def _take(sample: PageSample, families: Families, engine: str, taken: _Taken) -> str | None:
     """Adds one line to what is taken, or says why not."""
     family, declared = families[sample.name]
     try:
-        place = _place(sample.name, sample.tags, declared, engine)
-    except _TooLongError:
+        place = place_of(sample.name, sample.tags, declared, engine)
+    except TooLongError:
         return Reason.SERIES_TOO_LONG
     if isinstance(place, Reason):
         return place
@@ -144,18 +144,23 @@ def _take(sample: PageSample, families: _Families, engine: str, taken: _Taken) -
         return "duplicate"
     elif taken.is_full():
         return "series_limit"
-    elif not math.isfinite(sample.value):
-        return "not_finite"
-    elif sample.value < 0 and family.name not in _ANY_SIGN:
-        return "negative"
+    elif (refusal := value_refusal(family.name, sample.value)) is not None:
+        return refusal
     else:
         taken.scalars[key] = Point(family.name, CATALOGUE[family.name].kind, key[1], sample.value)
     return None
 
 
-def _take_exemplar(sample: PageSample, families: _Families, engine: str, taken: _Taken) -> str | None:
+def value_refusal(name: str, value: float) -> str | None:
+    """Why a counter or gauge of this name cannot have this value; None where it can."""
+    if not math.isfinite(value):
+        return "not_finite"
+    return "negative" if value < 0 and name not in _ANY_SIGN else None
+
+
+def _take_exemplar(sample: PageSample, families: Families, engine: str, taken: _Taken) -> str | None:
     """Adds what stands behind a line that was taken, or says why not."""
-    place = _place(sample.name, sample.tags, families[sample.name].declared, engine)
+    place = place_of(sample.name, sample.tags, families[sample.name].declared, engine)
     if isinstance(place, Reason) or math.isnan(place.bound):
         return None  # a counter may have one too
     exemplar = read(sample.exemplar)
@@ -168,27 +173,27 @@ def _take_exemplar(sample: PageSample, families: _Families, engine: str, taken: 
     return None
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where the value of a line goes: its series, and of a bucket the bound."""
 
     key: tuple[str, Tags]
     bound: float
 
 
-class _TooLongError(Exception):
+class TooLongError(Exception):
     """Raised, so that it is not remembered: such a line may be a page of its own."""
 
 
 @functools.lru_cache(maxsize=4096)
-def _place(name: str, tags: Tags, declared: str | None, engine: str) -> _Place | Reason:
-    """Where a line goes that the page declares so, or why nowhere: the same on every page. Raises _TooLongError."""
+def place_of(name: str, tags: Tags, declared: str | None, engine: str) -> Place | Reason:
+    """Where a line goes that the page declares so, or why nowhere: the same on every page. Raises TooLongError."""
     if length(name, tags) > MAX_TEXT:
-        raise _TooLongError
+        raise TooLongError
     family = _family(name)
     le = next((value for label, value in tags if label == "le"), None) if family.part == "_bucket" else None
     labels = {label: value for label, value in tags if le is None or label != "le"} | {"engine": engine}
     reason = _refusal(family, _declared(declared, family.name), labels)
-    return _Place((family.name, tuple(sorted(labels.items()))), _bound(le)) if reason is None else reason
+    return Place((family.name, tuple(sorted(labels.items()))), _bound(le)) if reason is None else reason
 
 
 def length(name: str, tags: Tags) -> int:
@@ -247,20 +252,41 @@ def _bound(le: str | None) -> float:
 
 
 def _histogram(name: str, tags: Tags, parts: _Parts) -> HistogramPoint | None:
-    """Cumulative buckets as counts per bucket; None where the lines do not make one histogram. The catalogue's histograms are of
-    times and sizes: a bound below 0 is nonsense, and quantiles could not be told from it."""
-    total, count = parts.total, parts.count
+    """None where the lines do not make one histogram."""
     bounds = sorted(parts.buckets)
-    if parts.twice or total is None or count is None or not math.isfinite(total) or not 2 <= len(bounds) <= MAX_BUCKETS:
-        return None
-    if math.isnan(sum(bounds)) or bounds[-1] != math.inf or bounds[0] < 0:
+    if parts.twice or parts.total is None or parts.count is None or not are_bounds(bounds):
         return None
     cumulative = [parts.buckets[bound] for bound in bounds]
+    return histogram_of(Told(name, tags, tuple(bounds)), cumulative, parts.total, parts.count, parts.exemplars)
+
+
+def are_bounds(bounds: Sequence[float]) -> bool:
+    """Whether these, in order, can be a histogram's. The catalogue's are of times and sizes: a bound below 0 is nonsense, and
+    quantiles could not be told from it."""
+    if not 2 <= len(bounds) <= MAX_BUCKETS or math.isnan(sum(bounds)):
+        return False
+    return bounds[-1] == math.inf and bounds[0] >= 0
+
+
+class Told(NamedTuple):
+    """A histogram of a page, and the bounds of its buckets, infinity the last."""
+
+    name: str
+    tags: Tags
+    bounds: tuple[float, ...]
+
+
+def histogram_of(
+    told: Told, cumulative: Sequence[float], total: float, count: float, exemplars: Mapping[float, Exemplar]
+) -> HistogramPoint | None:
+    """Cumulative buckets as counts per bucket, with their exemplars by bound; None where the numbers contradict each other."""
     counts = tuple(map(operator.sub, cumulative, (0.0, *cumulative)))
-    if cumulative[-1] != count or not math.isfinite(count) or math.isnan(sum(counts)) or min(counts) < 0:
+    if cumulative[-1] != count or not math.isfinite(count) or not math.isfinite(total):
         return None
-    exemplars = tuple(_fitting(bounds, parts.exemplars)) if parts.exemplars else ()
-    return HistogramPoint(name, tags, tuple(bounds[:-1]), counts, total, exemplars=exemplars)
+    if math.isnan(sum(counts)) or min(counts) < 0:
+        return None
+    fitting = tuple(_fitting(told.bounds, exemplars)) if exemplars else ()
+    return HistogramPoint(told.name, told.tags, told.bounds[:-1], counts, total, exemplars=fitting)
 
 
 def _fitting(bounds: Sequence[float], exemplars: Mapping[float, Exemplar]) -> Iterator[tuple[int, Exemplar]]:

@@ -11,9 +11,11 @@ from aie_agent.progress import PageSigns
 from aie_agent.sources.pages.engines import KNOWN, recognise
 from aie_agent.sources.pages.lint import LintFinding, lint
 from aie_agent.sources.pages.mapping import PageMapper
+from aie_agent.sources.pages.reading_again import PageAgain
+from aie_agent.sources.pages.repeats import RepeatParser
 from aie_agent.sources.pages.rows import EngineMap
-from aie_agent.sources.scrape_page import MAX_SAMPLES, PREFIX, Reading, read_page
-from aie_telemetry.exposition import MemoBudget, Page, PageParser
+from aie_agent.sources.scrape_page import MAX_SAMPLES, PREFIX, Reading
+from aie_telemetry.exposition import MemoBudget, Page
 
 OWN_KIND: Final = "aie"
 LINT_EVERY: Final = 30
@@ -37,9 +39,9 @@ class PageReader:
 
     def __init__(self, engine: str, budget: MemoBudget | None = None) -> None:
         """`engine` is the agent's name for the engine, under which its metrics are taken. `budget` is for what is remembered."""
-        self._engine = engine
         self._budget = budget
-        self._parser = PageParser(budget)
+        self._parser = RepeatParser(budget)
+        self._again = PageAgain(engine, budget)
         self._mapper: tuple[EngineMap, PageMapper] | None = None
         self._kind: str | None = None
         self._lint: list[LintFinding] = []
@@ -55,6 +57,7 @@ class PageReader:
 
     def _forget(self) -> None:
         self._parser.forget()
+        self._again.forget()
         if self._mapper is not None:
             self._mapper[1].forget()
 
@@ -73,9 +76,9 @@ class PageReader:
         page = self._parser.parse(text, max_samples)
         if not page.samples and (page.bad_lines or not page.kinds):
             return PageReading(None, Reading(), [], f"no Prometheus text page, but {_beginning(text)!r}{_hint(text)}")
-        names = {sample.name for sample in page.samples}
+        names = self._parser.names
         if any(name.startswith(PREFIX) for name in names):
-            reading = read_page(page, self._engine)
+            reading = self._again.read(page)
             found = self._lint_of(OWN_KIND, None, page, names, page)
             return PageReading(OWN_KIND, reading, found, _nothing(reading, OWN_KIND))
         engine = recognise(names)
@@ -83,7 +86,7 @@ class PageReader:
             return PageReading(None, Reading(), [], f"a metrics page of no engine that is known here: {', '.join(KNOWN)}")
         mapped = self._mapper_of(engine).map(page, names)
         begun = mapped.page._replace(samples=[*mapped.page.samples, *mapped.begun]) if mapped.begun else mapped.page
-        reading = read_page(begun, self._engine)
+        reading = self._again.read(begun)
         reading.refused += mapped.refused
         found = self._lint_of(engine.kind, engine, page, names, mapped.page)
         return PageReading(engine.kind, reading, found, _nothing(reading, engine.kind), mapped.signs)
