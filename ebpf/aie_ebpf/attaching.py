@@ -11,11 +11,13 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aie_ebpf.calibrate import URETPROBE, entry_kind, past_landing_pad
+from aie_ebpf.calibrate import UPROBE, UPROBE_EMULATED, URETPROBE, entry_kind, past_landing_pad
 from aie_ebpf.door import BpfError, Module, Probe
+from aie_ebpf.readers.watched import EMULATED, STEPPED
 from aie_ebpf.targets import AttachPoint
 from aie_ebpf.uprobe_links import Spot, Way, attach
 
+_COOKIES: Final = {UPROBE: STEPPED, UPROBE_EMULATED: EMULATED}
 # Of a function: enough for a landing pad and the instruction behind it.
 _CODE_BYTES: Final = 8
 
@@ -50,7 +52,7 @@ class _Place(NamedTuple):
 
     @property
     def spot(self) -> Spot:
-        return Spot(self.offset, self.point.semaphore_offset)
+        return Spot(self.offset, self.point.semaphore_offset, _COOKIES[self.kind])
 
 
 class _Step(NamedTuple):

@@ -18,10 +18,11 @@ seconds to detach (0.1 a perf event, 0.05 a link, and four links at once; the fl
 For b = 1 %, r = 1, d = 0.2 and p = 1, a flood out of the blue costs (0.1 + 1.2) / 60 = 2.2 % over the minute. So the caller
 looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 0.8 %, within the budget.
 
-What this cannot see: hits are counted by set, not by function, and charged by the mix of the functions that are attached, as if
-each were hit as often as the others. Where an instruction that is stepped over costs far more than one that is emulated (under a
-hypervisor 30 times as much), a set that has both is charged too much where only the cheap ones are called, and too little where
-only the dear ones are: by the factor of the dear cost to the mean, at most. A set whose functions are of one kind is charged right.
+Programs count hits by what they cost: a link tells them which kind of place they are at. An event cannot (kernels before 6.6):
+there entries are charged by the mix of those that are attached, as if each were hit as often as the others. Where an instruction
+that is stepped over costs far more than one that is emulated (under a hypervisor 30 times as much), a set that has both is then
+charged too much where only the cheap ones are called, and too little where only the dear ones are: by the factor of the dear cost
+to the mean, at most. A set whose functions are of one kind is charged right.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from aie_ebpf.calibrate import TRACEPOINT, UPROBE, UPROBE_EMULATED, URETPROBE
+from aie_ebpf.calibrate import TRACEPOINT, UNKNOWN, UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.messages import Cost
 from aie_ebpf.probes import PERF_EVENTS, TRACEPOINTS, UPROBES
 
@@ -68,6 +69,21 @@ def mix_of(kinds: Iterable[str]) -> dict[str, float]:
     """The mix of a set whose probes are of these kinds and are hit equally often."""
     all_kinds = list(kinds)
     return {kind: all_kinds.count(kind) / len(all_kinds) for kind in dict.fromkeys(all_kinds)}
+
+
+def mix_seen(hits: Mapping[str, int], attached: Mix) -> Mix:
+    """The mix of hits that were counted by kind. Those of UNKNOWN kind are of entries that cannot be told apart, or of tracepoints:
+    `attached` is the mix of all that is attached, of which returns have no part in them."""
+    total = sum(hits.values())
+    if not total:
+        return attached
+    mix = {kind: count / total for kind, count in hits.items()}
+    unknown = mix.pop(UNKNOWN, 0.0)
+    if unknown:
+        entries = {kind: share for kind, share in attached.items() if kind != URETPROBE}
+        for kind, share in entries.items():
+            mix[kind] = mix.get(kind, 0.0) + unknown * share / sum(entries.values())
+    return mix
 
 
 @functools.cache

@@ -28,6 +28,9 @@ UPROBE: Final = "uprobe"
 UPROBE_EMULATED: Final = "uprobe_emulated"
 URETPROBE: Final = "uretprobe"
 TRACEPOINT: Final = "tracepoint"
+UNKNOWN: Final = ""
+"""Of hits whose kind was not counted."""
+
 KINDS: Final = (UPROBE, UPROBE_EMULATED, URETPROBE, TRACEPOINT)
 
 _CANDIDATES: Final = ("labs", "abs", "ffs", "wctob", "btowc", "inet_ntoa")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from aie_ebpf.budget import Key, Ledger, Mix
+from aie_ebpf.budget import Key, Ledger, Mix, mix_seen, usual_mix
 from aie_ebpf.messages import Cost
 
 
@@ -22,15 +22,16 @@ class Charges:
         self._until_s: dict[str, float] = {}
         self._last_s = now_s
 
-    def add(self, hits: Mapping[Key, int], engines: Collection[str], now_s: float) -> dict[Key, float]:
-        """Hits of these engines since each was charged last; what they took, in seconds. A set that ran once is charged from then
-        on, with nothing, too: silence is part of the average."""
+    def add(self, hits: Mapping[Key, Mapping[str, int]], engines: Collection[str], now_s: float) -> dict[Key, float]:
+        """Hits of these engines, by kind, since each was charged last; what they took, in seconds. A set that ran once is charged
+        from then on, with nothing, too: silence is part of the average."""
         took: dict[Key, float] = {}
         for key in self._seconds.keys() | hits.keys():
             engine, name = key
             if engine in engines:
-                count, period_s = hits.get(key, 0), now_s - self._until_s.get(engine, self._last_s)
-                took[key] = seconds = self._ledger.spend(key, count, period_s, now_s, self._mixes.get(name))
+                by_kind, period_s = hits.get(key, {}), now_s - self._until_s.get(engine, self._last_s)
+                count, mix = sum(by_kind.values()), mix_seen(by_kind, self._mixes.get(name) or usual_mix(name))
+                took[key] = seconds = self._ledger.spend(key, count, period_s, now_s, mix)
                 self._hits[key] += count
                 self._seconds[key] += seconds
         self._until_s |= dict.fromkeys(engines, now_s)

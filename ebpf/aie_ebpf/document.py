@@ -49,8 +49,9 @@ _AT_LOAD: Final = {"locks": (760, 129), "sched": (459, 78)}
 
 _AFTER_COST: Final = """
 The engine of the measurement computes on the CPU: it has no CUDA, and what the sets of CUDA cost an engine is their hits times the
-cost above, held by the budget. A hit is charged by its set's mix of kinds, as if each function were called as often as the others:
-where stepped and emulated entries are in one set, it is charged too much or too little by their ratio, at most.
+cost above, held by the budget. Hits are counted by kind, and each is charged what its own costs. Only where uprobes cannot be
+attached as links (kernels before 6.6) entries are charged by their set's mix, as if each function were called as often as the
+others: where stepped and emulated ones are in one set, too much or too little by their ratio, at most.
 
 While a tracepoint of system calls is attached, every system call of every process on the host takes a slower way into the kernel,
 watched or not: 16 ns here (`getppid`, 95 ns without, 111 with), 70 ns elsewhere. No engine is charged for that.

@@ -36,13 +36,14 @@ _SYS_BPF: Final = {"x86_64": 321, "aarch64": 280}
 _TEXT: Final = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(hits, u64, 2);
+static u64 (*attach_cookie)(void *ctx) = (void *)174;
 static __always_inline int count(u32 at) {
     u64 *hit = hits.lookup(&at);
     if (hit) __sync_fetch_and_add(hit, 1);
     return 0;
 }
-int entered(struct pt_regs *ctx) { return count(0); }
-int returned(struct pt_regs *ctx) { return count(1); }
+int entered(struct pt_regs *ctx) { return count(attach_cookie(ctx)); }
+int returned(struct pt_regs *ctx) { return count(attach_cookie(ctx)); }
 """
 
 
@@ -61,10 +62,12 @@ class Choice(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where in a file; `semaphore_offset` is where in it the counter of a USDT probe lies, 0 where there is none."""
+    """Where in a file; `semaphore_offset` is where in it the counter of a USDT probe lies, 0 where there is none. `cookie` is what
+    the program is told of the place; by an event it is told nothing."""
 
     offset: int
     semaphore_offset: int = 0
+    cookie: int = 0
 
 
 def attach(
@@ -77,7 +80,7 @@ def attach(
         return Probe((_link(program, path, spots, tgid, on_return),), "")
     fds: list[int] = []
     try:
-        for offset, semaphore in spots:
+        for offset, semaphore, _ in spots:
             fds += module.attach_uprobe(path, offset, function, tgid, on_return=on_return, semaphore_offset=semaphore).fds
     except BpfError:
         module.detach(Probe(tuple(fds), ""))
@@ -103,7 +106,8 @@ def _trial(module: Module) -> str:
     probes: list[Probe] = []
     try:
         for program, on_return in (("returned", True), ("entered", False)):
-            probes.append(attach(module, Way.LINKS, path, [Spot(offset)], program, os.getpid(), on_return=on_return))
+            spot = Spot(offset, cookie=int(on_return))
+            probes.append(attach(module, Way.LINKS, path, [spot], program, os.getpid(), on_return=on_return))
         thread = threading.Thread(target=function, args=(7,))
         thread.start()
         thread.join()
@@ -126,12 +130,13 @@ def _link(program: int, path: str, spots: Sequence[Spot], tgid: int, on_return: 
     many = ctypes.c_uint64 * len(spots)
     name = ctypes.create_string_buffer(os.fsencode(path))
     offsets, semaphores = many(*(spot.offset for spot in spots)), many(*(spot.semaphore_offset for spot in spots))
+    cookies = many(*(spot.cookie for spot in spots))
     counted = ctypes.addressof(semaphores) if any(semaphores) else 0
     flags = _ON_RETURN if on_return else 0
     attributes = ctypes.create_string_buffer(
         _ATTRIBUTES.pack(
             program, 0, UPROBE_MULTI, 0,
-            ctypes.addressof(name), ctypes.addressof(offsets), counted, 0, len(spots), flags, tgid,
+            ctypes.addressof(name), ctypes.addressof(offsets), counted, ctypes.addressof(cookies), len(spots), flags, tgid,
         ),
         _ATTRIBUTES_BYTES,
     )  # fmt: skip

@@ -33,6 +33,7 @@ LOCK_STACKS: Final = "lock_stacks"
 """No uprobes, but compiled and attached as they are: when it is asked for, to processes."""
 
 UPROBE_SETS: Final = tuple(each.name for each in SETS if each.when is not When.ALWAYS)
+_COOKIES: Final = ("COOKIES",)
 _BASE: Final = ("common.h", "watched.h", "watched_there.h")
 
 
@@ -232,7 +233,9 @@ class UprobeSets:
         if group in self._failed:
             raise BpfError(self._failed[group])
         if group not in self._modules:
-            compilation = self._compilations.setdefault(group, Compilation(self._bcc, (*_BASE, *group.programs)))
+            compilation = self._compilations.setdefault(
+                group, Compilation(self._bcc, (*_BASE, *group.programs), _COOKIES if self._way is Way.LINKS else ())
+            )
             yield from compilation.wait()
             if group in self._modules:  # another waited for it, too
                 return self._modules[group]

@@ -117,14 +117,14 @@ class Watcher:
     def _charge(self, engines: Collection[str], tgids: Collection[int] | None = None) -> None:
         """Charges what probes took of engines since each was charged last. `tgids` are their processes; None: all."""
         now_s = self._clock()
-        hits: dict[tuple[str, str], int] = defaultdict(int)
+        hits: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for tgid, gained in self._host.watched.hits(tgids).items():
             process = self._processes.get(tgid)
             if process is not None:
-                for name, count in gained.items():
-                    hits[process.target.engine, name] += count
+                for name, by_kind in gained.items():
+                    hits[process.target.engine, name].update(by_kind)
         took_s = self._charges.add(hits, engines, now_s)
-        self._windows.charge(hits, took_s)
+        self._windows.charge({key: by_kind.total() for key, by_kind in hits.items()}, took_s)
         for engine in engines:
             for gone in self._ledger.judge(engine, now_s) or ():
                 self._windows.close(engine, gone)

@@ -40,11 +40,11 @@ static __always_inline void count_burst(struct route *route, u64 bytes) {
     if (burst->bytes > burst->largest) burst->largest = burst->bytes;
 }
 
-static __always_inline int copy(u32 direction, u64 bytes) {
+static __always_inline int copy(struct pt_regs *ctx, u32 direction, u64 bytes) {
     struct route route = {.tgid = bpf_get_current_pid_tgid() >> 32, .direction = direction};
     struct watched *process = watched.lookup(&route.tgid);
     if (!process) return 0;
-    hit(process, SET_CUDA_COPY);
+    hit_entry(ctx, process, SET_CUDA_COPY);
     if (is_off(process, SET_CUDA_COPY)) return 0;
     if (direction > UNIFIED || !bytes) return 0;
     struct histogram *sizes = copies.lookup(&route);
@@ -63,16 +63,16 @@ static __always_inline int copy(u32 direction, u64 bytes) {
 }
 
 /* CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount); HtoDAsync_v2 has a stream after it */
-int cuMemcpyHtoD_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(HTOD, bytes); }
+int cuMemcpyHtoD_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(ctx, HTOD, bytes); }
 
 /* CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount) */
-int cuMemcpyDtoH_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(DTOH, bytes); }
+int cuMemcpyDtoH_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(ctx, DTOH, bytes); }
 
 /* CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) */
-int cuMemcpyDtoD_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(DTOD, bytes); }
+int cuMemcpyDtoD_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(ctx, DTOD, bytes); }
 
 /* CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) */
-int cuMemcpy_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(UNIFIED, bytes); }
+int cuMemcpy_entry(struct pt_regs *ctx, u64 dst, u64 src, u64 bytes) { return copy(ctx, UNIFIED, bytes); }
 
 /* CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) */
-int cuMemcpyPeer_entry(struct pt_regs *ctx, u64 dst, u64 dst_context, u64 src, u64 src_context, u64 bytes) { return copy(PEER, bytes); }
+int cuMemcpyPeer_entry(struct pt_regs *ctx, u64 dst, u64 dst_context, u64 src, u64 src_context, u64 bytes) { return copy(ctx, PEER, bytes); }

@@ -42,21 +42,21 @@ static __always_inline u32 direction_of(u32 src, u32 dst) {
 int cuMemcpy2D_entry(struct pt_regs *ctx, u64 p_copy) {
     struct copy_2d c = {};
     if (bpf_probe_read_user(&c, sizeof(c), (void *)p_copy)) note_lost(LOST_EVENT);
-    return copy(direction_of(c.src.type, c.dst.type), c.width_bytes * c.height);
+    return copy(ctx, direction_of(c.src.type, c.dst.type), c.width_bytes * c.height);
 }
 
 /* CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy); 3DAsync_v2 has a stream after it */
 int cuMemcpy3D_entry(struct pt_regs *ctx, u64 p_copy) {
     struct copy_3d c = {};
     if (bpf_probe_read_user(&c, sizeof(c), (void *)p_copy)) note_lost(LOST_EVENT);
-    return copy(direction_of(c.src.type, c.dst.type), c.width_bytes * c.height * c.depth);
+    return copy(ctx, direction_of(c.src.type, c.dst.type), c.width_bytes * c.height * c.depth);
 }
 
 /* CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy); 3DPeerAsync has a stream after it */
 int cuMemcpy3DPeer_entry(struct pt_regs *ctx, u64 p_copy) {
     struct copy_3d c = {};
     if (bpf_probe_read_user(&c, sizeof(c), (void *)p_copy)) note_lost(LOST_EVENT);
-    return copy(PEER, c.width_bytes * c.height * c.depth);
+    return copy(ctx, PEER, c.width_bytes * c.height * c.depth);
 }
 
 #define SIZES_AT_ONCE 16
@@ -78,5 +78,5 @@ int cuMemcpyBatch_entry(struct pt_regs *ctx, u64 dsts, u64 srcs, u64 sizes, u64 
         first += SIZES_AT_ONCE;
     }
     if (unread) note_lost(LOST_EVENT);
-    return copy(UNIFIED, total);
+    return copy(ctx, UNIFIED, total);
 }

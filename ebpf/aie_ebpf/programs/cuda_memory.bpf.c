@@ -133,7 +133,7 @@ static __always_inline int enter(struct pt_regs *ctx, struct memory_call *call) 
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
     if (!process) return 0;
-    hit(process, SET_CUDA_MEMORY);
+    hit_entry(ctx, process, SET_CUDA_MEMORY);
     if (is_off(process, SET_CUDA_MEMORY)) return 0;
     call->frame = frame_of(ctx);
     call->tgid = tgid;
@@ -166,7 +166,7 @@ int cuda_memory_return(struct pt_regs *ctx) {
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
     if (!process) return 0;
-    hit(process, SET_CUDA_MEMORY);
+    hit_return(process, SET_CUDA_MEMORY);
     if (is_off(process, SET_CUDA_MEMORY)) return 0;
     struct memory_call *known = memory_calls.lookup(&tid);
     if (!known || known->frame.sp != SP_ON_ENTRY(ctx)) return 0; /* nested, or entered before we came */

@@ -102,7 +102,7 @@ int cuda_runtime_entry(struct pt_regs *ctx) {
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
     if (!process) return 0;
-    hit(process, SET_CUDA_MEMORY);
+    hit_entry(ctx, process, SET_CUDA_MEMORY);
     if (is_off(process, SET_CUDA_MEMORY)) return 0;
     struct runtime_call call = {.sp = PT_REGS_SP(ctx), .caller = return_address(ctx), .function = PT_REGS_IP(ctx)};
     struct runtime_call *outer = runtime_calls.lookup(&tid);

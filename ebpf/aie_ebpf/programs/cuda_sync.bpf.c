@@ -24,7 +24,7 @@ static __always_inline int sync_enter(struct pt_regs *ctx, u32 name) {
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
     if (!process) return 0;
-    hit(process, SET_CUDA_SYNC);
+    hit_entry(ctx, process, SET_CUDA_SYNC);
     if (is_off(process, SET_CUDA_SYNC)) return 0;
     struct sync_call call = {.frame = frame_of(ctx), .tgid = tgid, .call = name};
     struct sync_call *outer = sync_calls.lookup(&tid);
@@ -50,7 +50,7 @@ int cuda_sync_return(struct pt_regs *ctx) {
     u32 tgid = pid_tgid >> 32, tid = pid_tgid, code = PT_REGS_RC(ctx);
     struct watched *process = watched.lookup(&tgid);
     if (!process) return 0;
-    hit(process, SET_CUDA_SYNC);
+    hit_return(process, SET_CUDA_SYNC);
     if (is_off(process, SET_CUDA_SYNC)) return 0;
     struct sync_call *call = sync_calls.lookup(&tid);
     if (!call || call->frame.sp != SP_ON_ENTRY(ctx)) return 0; /* nested, or entered before we came */

@@ -15,7 +15,7 @@ int gc_start(struct pt_regs *ctx) {
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
     if (!process) return 0;
-    hit(process, SET_GC);
+    hit_entry(ctx, process, SET_GC);
     if (is_off(process, SET_GC)) return 0;
     if (gc_running.update(&tid, &now)) note_lost(LOST_CALL);
     return 0;
@@ -26,7 +26,7 @@ int gc_done(struct pt_regs *ctx) {
     u64 pid_tgid = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
     u32 tgid = pid_tgid >> 32, tid = pid_tgid;
     struct watched *process = watched.lookup(&tgid);
-    if (process) hit(process, SET_GC);
+    if (process) hit_entry(ctx, process, SET_GC);
     u64 *began = gc_running.lookup(&tid);
     if (!began) return 0; /* it began before we came */
     if (process) {

@@ -43,7 +43,7 @@ for line in sys.stdin:
         gc.collect() if round else gc.collect(0)
     print(json.dumps(pauses), flush=True)
 """
-WATCHED_FIELDS = 3 + len(SETS) + 1
+WATCHED_FIELDS = 3 + 4 * len(SETS) + 2
 
 
 class Collector(NamedTuple):

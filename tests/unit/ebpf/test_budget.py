@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aie_ebpf import budget
 from aie_ebpf.budget import Ledger
-from aie_ebpf.calibrate import KINDS, TRACEPOINT, UPROBE, UPROBE_EMULATED, URETPROBE
+from aie_ebpf.calibrate import KINDS, TRACEPOINT, UNKNOWN, UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.probes import SETS
 
 ENGINE: Final = "e"
@@ -207,6 +207,18 @@ def test_hits_cost_by_their_mix() -> None:
     assert budget.cost_s("locks", 10, cost_ns, mix) == pytest.approx(10 * 10_250e-9), "the host showed the other kind only"
     with pytest.raises(KeyError):
         budget.cost_s("locks", 1, cost_ns, {"kprobe": 1.0})
+
+
+def test_the_mix_of_hits_that_were_counted_by_kind() -> None:
+    attached = budget.mix_of([UPROBE, UPROBE, UPROBE_EMULATED, URETPROBE])
+    assert budget.mix_seen({}, attached) == attached
+    assert budget.mix_seen({UPROBE: 1, URETPROBE: 3}, attached) == {UPROBE: 0.25, URETPROBE: 0.75}
+    # What is not told apart is of entries: two in three of them are dear.
+    seen = budget.mix_seen({UNKNOWN: 30, URETPROBE: 30}, attached)
+    assert seen == pytest.approx({UPROBE: 1 / 3, UPROBE_EMULATED: 1 / 6, URETPROBE: 1 / 2})
+    both = budget.mix_seen({UNKNOWN: 30, UPROBE: 10, URETPROBE: 60}, attached)
+    assert both == pytest.approx({UPROBE: 0.3, UPROBE_EMULATED: 0.1, URETPROBE: 0.6})
+    assert budget.mix_seen({UNKNOWN: 7}, budget.usual_mix("locks")) == {TRACEPOINT: 1.0}
 
 
 @pytest.mark.parametrize("name", [each.name for each in SETS])

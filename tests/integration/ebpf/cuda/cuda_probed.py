@@ -45,7 +45,8 @@ class Probed:
 
     def hits(self) -> dict[str, int]:
         """How often programs ran since the last call, by set."""
-        return {name: count for name, count in self._host.watched.hits().get(self.tgid, {}).items() if name.startswith("cuda")}
+        found = self._host.watched.hits().get(self.tgid, {})
+        return {name: by_kind.total() for name, by_kind in found.items() if name.startswith("cuda")}
 
     def release(self) -> None:
         """As when a process is watched no more."""
