@@ -5,12 +5,16 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aie_agent.sources import socket_diag
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
 # They listen on behalf of others: a container's engine, a service that is not started yet.
 _STAND_INS: Final = frozenset({"docker-proxy", "systemd"})
@@ -83,7 +87,17 @@ class Listener(NamedTuple):
 
 
 def listeners(process: Path) -> dict[str, Listener]:
-    """The listening TCP sockets of the network namespace that a process is in, by inode. `process` is its folder in /proc."""
+    """The listening TCP sockets of the network namespace that a process is in, by inode. `process` is its folder in /proc, or /proc
+    itself for our own."""
+    if process == _PROC:
+        try:
+            return {str(each.inode): Listener(_plain(each.address), each.port, each.uid) for each in socket_diag.listening()}
+        except (OSError, struct.error):  # the kernel may have been built without: then by its files
+            pass
+    return _by_files(process)
+
+
+def _by_files(process: Path) -> dict[str, Listener]:
     found = {}
     for table in ("net/tcp", "net/tcp6"):
         try:
@@ -132,9 +146,12 @@ def _read_address(text: str) -> tuple[Address, int]:
     """An address of /proc/net/tcp: 32-bit words in the host's byte order, in hexadecimal."""
     words, _, port = text.partition(":")
     packed = b"".join(int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8))
-    address = ipaddress.ip_address(packed)
+    return _plain(ipaddress.ip_address(packed)), int(port, 16)
+
+
+def _plain(address: Address) -> Address:
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address, int(port, 16)
+    return mapped or address
 
 
 def _is_stand_in(process: Path) -> bool:
