@@ -43,6 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `confidence` is null where the rule is exact and there is nothing to estimate. `changes` are what changed before it began, the
     latest first. `explained_by` is the cause of another finding that explains this one, or "", and `explained_by_subject` its
     subject ("" also from agents that do not say). `device` is of what concerns memory on one device: "cpu", "cuda0"; else "".
+    `model` is of what concerns one model of an engine that may serve several; else "".
     """
 
     cause: str
@@ -59,6 +60,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     explained_by: str = ""
     explained_by_subject: str = ""
     device: str = ""
+    model: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes it the same finding a second later: its cause, subject and model."""
+        return self.cause, self.subject, self.model
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ VALID_S: Final = 120.0
 
 
 class Degraded(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine, why, since when, and until when that holds unless it is said anew, in seconds since the epoch by the agent's
-    clock. A file has one such object a line; a webhook is sent a list of them, empty when nothing is wrong."""
+    """An engine, which model of it ("": all that it serves), why, since when, and until when that holds unless it is said anew, in
+    seconds since the epoch by the agent's clock. A file has one such object a line; a webhook is sent a list of them, empty when
+    nothing is wrong."""
 
     engine: str
     cause: str
@@ -20,3 +21,4 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     expires_s: float
     summary: str
+    model: str = ""

@@ -33,7 +33,11 @@ def _above(at: int, findings: Sequence[Finding], snapshot: Snapshot) -> int:
     on = {f"gpu{gpu.index}" for gpu in snapshot.gpus for each in gpu.processes if each.engine == finding.subject}
     return min(
         candidates,
-        key=lambda other: (findings[other].subject != finding.subject, findings[other].subject not in on),
+        key=lambda other: (
+            findings[other].subject != finding.subject,
+            findings[other].subject not in on,
+            findings[other].model not in ("", finding.model),
+        ),
         default=_NONE,
     )
 

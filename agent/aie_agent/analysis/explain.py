@@ -32,11 +32,11 @@ def explain(findings: Sequence[Finding], table: Mapping[str, frozenset[str]], re
     """Each finding with `explained_by`: the cause of the worst of those that explain it, or "", and its subject. Two that would
     explain each other do not: the first in the list is taken to be the cause."""
     marked: list[Finding] = []
-    explained: dict[tuple[str, str], Finding] = {}
+    explained: dict[tuple[str, str, str], Finding] = {}
     for finding in findings:
         by = next((other for other in findings if _explains(other, finding, table, related, explained)), None)
         if by is not None:
-            explained[finding.cause, finding.subject] = by
+            explained[finding.key] = by
         marked.append(_naming(finding, findings, table, related) if by is None else _under(finding, by))
     return marked
 
@@ -58,6 +58,8 @@ def _leads(other: Finding, finding: Finding, table: Mapping[str, frozenset[str]]
     """Whether one can lead to the other at all, whatever their severities: by its cause, and by where it is."""
     if finding.cause not in table.get(other.cause, ()):
         return False
+    if other.model and finding.model and other.model != finding.model:
+        return False
     if other.device and finding.device:
         if (other.device == CPU_DEVICE) != (finding.device == CPU_DEVICE):
             return False
@@ -71,7 +73,7 @@ def _explains(
     finding: Finding,
     table: Mapping[str, frozenset[str]],
     related: Related,
-    explained: Mapping[tuple[str, str], Finding],
+    explained: Mapping[tuple[str, str, str], Finding],
 ) -> bool:
     if not _leads(other, finding, table, related):
         return False
@@ -80,7 +82,7 @@ def _explains(
     # Not in a circle: what this one explains itself cannot explain it.
     above: Finding | None = other
     while above is not None:
-        if (above.cause, above.subject) == (finding.cause, finding.subject):
+        if above.key == finding.key:
             return False
-        above = explained.get((above.cause, above.subject))
+        above = explained.get(above.key)
     return True

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from aie_agent.neighbour import Neighbour
 from aie_agent.progress import Progress
 from aie_agent.request_values import Arrived
-from aie_agent.samples import Batch, Point
+from aie_agent.samples import Batch, Point, Tags
 from aie_agent.store import Store
 from aie_telemetry.api import Coverage, Event, Finding, Gpu, Lock
 from aie_telemetry.catalogue import Kind
@@ -166,9 +166,11 @@ def find(view: View, causes: Sequence[EngineCause], now_s: float) -> tuple[Findi
 
 def as_batch(findings: Sequence[Finding], more: Sequence[Point], now_s: float) -> Batch:
     """`aie_finding`, one series a finding that nothing else explains, 1 while it holds; and what else the analysis measures."""
-    points = [
-        Point("aie_finding", Kind.GAUGE, (("cause", each.cause), ("severity", each.severity), ("subject", each.subject)), 1.0)
-        for each in findings
-        if not each.explained_by
-    ]
+    points = [Point("aie_finding", Kind.GAUGE, _labels(each), 1.0) for each in findings if not each.explained_by]
     return Batch("analysis", now_s, [*points, *more])
+
+
+def _labels(finding: Finding) -> Tags:
+    """The label `model` only where it is of one: an empty one is none (Prometheus)."""
+    model = (("model", finding.model),) if finding.model else ()
+    return (("cause", finding.cause), *model, ("severity", finding.severity), ("subject", finding.subject))

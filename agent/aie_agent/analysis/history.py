@@ -19,16 +19,16 @@ OVER: Final = "over"
 
 
 class FindingHistory:
-    """Compares what is wrong with what was. A finding is told by its cause and its subject; as many are told as events of hooks are
-    taken, so that one that comes and goes all the time pushes nothing out."""
+    """Compares what is wrong with what was. A finding is told by its key; as many are told as events of hooks are taken, so that
+    one that comes and goes all the time pushes nothing out."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[Finding, float]] = {}
+        self._known: dict[tuple[str, str, str], tuple[Finding, float]] = {}
         self._intake = EventIntake()
 
     def update(self, findings: Sequence[Finding], now_s: float) -> list[Event]:
         """What came and what went since the last time, as events; says the same in the log."""
-        known = {(each.cause, each.subject): each for each in findings}
+        known = {each.key: each for each in findings}
         before = self._known
         for key, (finding, since_s) in before.items():
             if key not in known:

@@ -15,8 +15,8 @@ import msgspec
 from aie_agent.analysis.explain import RANK
 from aie_telemetry.api import Finding, Severity
 
-Key = tuple[str, str]
-"""A finding's cause and subject."""
+Key = tuple[str, str, str]
+"""A finding's cause, subject and model (`Finding.key`): two models of one engine are two."""
 
 
 class Steadiness(NamedTuple):
@@ -52,7 +52,7 @@ class Steady:
         """The findings to show at `now_s`, in no particular order; those that linger are as they were last. One that goes on never
         gets younger, also where its cause cannot tell since when it holds."""
         for finding in findings:
-            key = finding.cause, finding.subject
+            key = finding.key
             before = self._seen.get(key)
             first_s = now_s if before is None else before.first_s
             if before is not None and before.finding.since_s < finding.since_s:
@@ -67,8 +67,8 @@ class Steady:
         return [seen.finding for seen in self._seen.values() if seen.shown]
 
     def since_s(self, cause: str, subject: str) -> float | None:
-        """Since when a finding that is shown, or lingers, is said to hold; None where there is none."""
-        seen = self._seen.get((cause, subject))
+        """Since when a finding that is shown, or lingers, is said to hold, of the subject as a whole; None where there is none."""
+        seen = self._seen.get((cause, subject, ""))
         return seen.finding.since_s if seen is not None and seen.shown else None
 
     def _severity(self, finding: Finding, before: _Seen | None, now_s: float) -> tuple[Severity, float]:

@@ -77,9 +77,9 @@ def _is_degrading(finding: Finding) -> bool:
     return finding.cause in DEGRADING and finding.severity != "info" and not finding.explained_by
 
 
-def _told(findings: Sequence[Finding]) -> list[tuple[str, str, str, float]]:
+def _told(findings: Sequence[Finding]) -> list[tuple[tuple[str, str, str], str, float]]:
     """What makes a difference to who reads the file: not the numbers in a summary, which change with every request."""
-    return [(finding.subject, finding.cause, finding.severity, finding.since_s) for finding in findings]
+    return [(finding.key, finding.severity, finding.since_s) for finding in findings]
 
 
 def rows(untrusted: Sequence[Finding], now_s: float) -> list[Degraded]:
@@ -87,6 +87,7 @@ def rows(untrusted: Sequence[Finding], now_s: float) -> list[Degraded]:
     return [
         Degraded(
             engine=finding.subject,
+            model=finding.model,
             cause=finding.cause,
             severity=finding.severity,
             since_s=finding.since_s,

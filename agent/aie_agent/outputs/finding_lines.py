@@ -32,11 +32,11 @@ class FindingLines:
     def __init__(self, stream: TextIO | None) -> None:
         """None: nothing is written."""
         self._stream = stream
-        self._known: dict[tuple[str, str], Finding] = {}
+        self._known: dict[tuple[str, str, str], Finding] = {}
 
     def update(self, findings: Sequence[Finding], now_s: float) -> None:
         """The findings that hold now."""
-        known = {(each.cause, each.subject): each for each in findings}
+        known = {each.key: each for each in findings}
         for key, before in self._known.items():
             if key not in known:
                 self._write(FindingLine(time_s=now_s, state="over", finding=before))

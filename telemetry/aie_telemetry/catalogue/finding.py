@@ -10,7 +10,7 @@ FINDING_METRICS: Final[tuple[Metric, ...]] = (
     gauge(
         "aie_finding",
         "1",
-        ("cause", "subject", "severity"),
-        "1 while the agent holds that something is wrong: what (cause), with whom (subject), how bad (severity: info, warning, critical).",
+        ("cause", "subject", "severity", "model"),
+        "1 while the agent holds that something is wrong: what (cause), with whom (subject), how bad (severity: info, warning, critical); which model, where it is of one only.",
     ),
 )

@@ -89,6 +89,7 @@ def test_it_gets_what_the_file_has_and_an_empty_list_at_the_end(receiver: Receiv
             "since_s": 5.0,
             "expires_s": 1120.0,
             "summary": "its answers look different",
+            "model": "",
         }
     ]
     for now_s in (1001.0, 1029.0):

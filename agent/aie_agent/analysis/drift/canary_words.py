@@ -64,4 +64,5 @@ def canary_finding(engine: str, model: str, alarming: Mapping[str, CanaryWatch])
         summary=f"engine {engine}, {model}: its canary gives another answer than it did (canary {', '.join(alarming)})",
         evidence=tuple(sentence(name, watch) for name, watch in alarming.items()),
         advice=ADVICE,
+        model=model,
     )

@@ -110,6 +110,7 @@ def _drift(
         advice=_INPUT_ADVICE if of_prompt else ADVICE if alarming else _OUTPUT_ADVICE,
         confidence=1.0 - min(0.5, stream.taken / header.run_length_requests),
         not_visible=tuple(hidden),
+        model=model,
     )
 
 
@@ -179,6 +180,7 @@ def _collapse(engine: str, model: str, equal: EqualAnswers | None, narrow: _Watc
         evidence=tuple(evidence),
         advice=_COLLAPSE_ADVICE,
         not_visible=("whether prompts differ: the log-sum-exp of the first token is not compared",) if hidden else (),
+        model=model,
     )
 
 
