@@ -62,6 +62,7 @@ def block_floors(bins: Sequence[Bin], per_block: int, blocks: int, by: Adjust) -
         return None
     newest = bins[-1].number
     most = blocks + blocks // 2
+    bytes_per_load, of_cache = by
     found: list[Floor] = []
     seen, number, least = 0, 0, 0.0
     for each in reversed(bins):
@@ -74,7 +75,8 @@ def block_floors(bins: Sequence[Bin], per_block: int, blocks: int, by: Adjust) -
             if block >= most:
                 return None
             seen, number = 0, block
-        size = each.low.adjusted(by)
+        size_bytes, load, cache = each.low
+        size = size_bytes - bytes_per_load * load - of_cache * cache  # as `adjusted` has it, to the last bit
         least = size if seen == 0 else min(least, size)
         seen += 1
     if seen == per_block:  # the oldest one only whole: a part of it has a floor that is too high

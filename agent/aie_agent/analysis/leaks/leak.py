@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import sub
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from aie_agent.analysis.leaks.standing import (
     gave_back,
     under_load,
 )
+from aie_agent.analysis.leaks.theil_sen import Slope
 from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_quiet, rise
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
@@ -242,12 +244,9 @@ class Line:
         self._looks += 1
         self._quiet_looks += is_quiet(lows, self._settings)
         first, last = self._fast[0], self._fast[-1]
-        older = (each for each in self._bins if (each.number + 1) * CELLS_PER_BIN <= first.number)
-        doubt = self._doubt()
-        slope = fast_rise(lows, max((doubt.ceiling_bytes, *(each.high_bytes for each in older))), self._settings)
         loads = [each.mean.load for each in self._fast]
-        self._fast_may_be_load = slope is not None and may_be_load(loads, lows[-1] - lows[0], doubt.bytes_per_load)
-        slope = None if self._fast_may_be_load else slope
+        self._fast_may_be_load = False
+        slope = self._fast_slope(lows, loads, first) if min(map(sub, lows[1:], lows)) > 0 else None
         if slope is not None and self.standing.level == "none":
             since_s = self.origin_s + first.number * self._settings.cell_s
             self.standing = Standing("suspect", since_s, slope, FAST, 1.0, first.low, last.low, fmean(loads))
@@ -257,6 +256,16 @@ class Line:
             self.standing = before if self._is_claimed else after
             if how is not None and not self._is_claimed:
                 self._note_end(before, how, self.origin_s + (cell.number + 1) * self._settings.cell_s)
+
+    def _fast_slope(self, lows: Sequence[float], loads: Sequence[float], first: Cell) -> Slope | None:
+        """Of the fast lane's floors, each above the one before, where nothing that is known explains them."""
+        doubt = self._doubt()
+        slope = fast_rise(lows, doubt.ceiling_bytes, self._settings)
+        older = (each.high_bytes for each in self._bins if (each.number + 1) * CELLS_PER_BIN <= first.number)
+        if slope is None or lows[-1] <= max(older, default=-math.inf):
+            return None
+        self._fast_may_be_load = may_be_load(loads, lows[-1] - lows[0], doubt.bytes_per_load)
+        return None if self._fast_may_be_load else slope
 
     def _close_bin(self) -> None:
         cells, self._cells = self._cells, []

@@ -14,6 +14,7 @@ from aie_agent.analysis.leaks.lines import Sample
 REQUIRED: Final = ("time_s", "physical_bytes")
 OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "evictable_bytes", "event")
 _SIZES: Final[tuple[str, ...]] = ("physical_bytes", "allocated_bytes", "reserved_bytes")
+_NUMBERS: Final[tuple[str, ...]] = (*_SIZES, "load", "cache_bytes", "evictable_bytes")
 COLUMNS: Final = REQUIRED + OPTIONAL
 
 _MOST_BACK_STEPS: Final = 3
@@ -95,25 +96,26 @@ def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sa
     _check_header(names, name)
     seen.columns = tuple(names)
     at = {column: names.index(column) for column in names}
-    width = len(names)
-    absent = sum(column not in at for column in _SIZES)
+    width, absent = len(names), sum(column not in at for column in _SIZES)
     time_at, event_at = at["time_s"], at.get("event")
-    sizes = [at.get(column) for column in _SIZES]
-    load_at, cache_at, evictable_at = (at.get(column) for column in ("load", "cache_bytes", "evictable_bytes"))
-
-    def number(row: list[str], index: int | None) -> float | None:
-        return None if index is None else _number(row[index], names[index])
+    readers = [_reader(at.get(column), column) for column in _NUMBERS]
 
     def make(row: list[str]) -> Sample:
         if len(row) != width:
             raise ValueError(f"expected {width} cells, got {len(row)}")
-        physical, allocated, reserved = (number(row, index) for index in sizes)
+        physical, allocated, reserved, load, cache, evictable = [read(row) for read in readers]
         seen.missing += (physical, allocated, reserved).count(None) - absent
         event = "" if event_at is None else row[event_at].strip()
-        load, cache, evictable = (number(row, index) for index in (load_at, cache_at, evictable_at))
         return Sample(_time(row[time_at]), physical, allocated, reserved, None, load, cache, None, event, evictable)
 
     return make
+
+
+def _reader(index: int | None, column: str) -> Callable[[list[str]], float | None]:
+    """From the cells of a row to the number of a column; None where the file does not have it. Raises ValueError."""
+    if index is None:
+        return lambda row: None
+    return lambda row: _number(row[index], column)
 
 
 def _check_header(names: list[str], name: str) -> None:
@@ -150,8 +152,8 @@ def _number(cell: str, column: str) -> float | None:
         if not cell.strip():
             return None
         raise ValueError(f"{column}: expected a number, got {cell!r}") from None
+    if 0 <= value <= _LARGEST:
+        return value
     if value != value:
         return None
-    if not 0 <= value <= _LARGEST:
-        raise ValueError(f"{column}: expected 0 to {_LARGEST:g}, got {cell}")
-    return value
+    raise ValueError(f"{column}: expected 0 to {_LARGEST:g}, got {cell}")

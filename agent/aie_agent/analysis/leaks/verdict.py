@@ -8,8 +8,10 @@ memory that wanders from day to day is called a leak in 10 to 30 % of such runs 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from operator import attrgetter
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -73,8 +75,7 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, do
     floors = block_floors(bins, tier.bins, tier.blocks, by)
     if floors is None:
         return None
-    span = (floors[0].number + 1) * tier.bins
-    window = [each for each in bins if each.number > bins[-1].number - span]
+    window = _since(bins, bins[-1].number - (floors[0].number + 1) * tier.bins)
     scattered = 2 * noise(window, floors)
     reason = _no_rise(increments(floors), scattered, tier) or _one_step(floors)
     if reason is not None:
@@ -98,6 +99,11 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, do
     return Rise(tier.name, slope, window[0], window[-1], floors[0].size_bytes, floors[-1].size_bytes, share)
 
 
+def _since(bins: Sequence[Bin], number: int) -> Sequence[Bin]:
+    """The bins after this one; numbers ascend."""
+    return bins[bisect_right(bins, number, key=attrgetter("number")) :]
+
+
 def flattens(bins: Sequence[Bin], by: Adjust, tier: Tier, below: float) -> bool:
     """Whether memory rises less than this share of what it did a day before at the same hours, with no less load: what fills
     ever more slowly."""
@@ -105,10 +111,10 @@ def flattens(bins: Sequence[Bin], by: Adjust, tier: Tier, below: float) -> bool:
     if floors is None:
         return False
     early, late = increments(floors)[:2], increments(floors)[-2:]
-    loads = _block_loads([each for each in bins if each.number > bins[-1].number - tier.bins * tier.blocks], tier.bins)
-    if sum(loads[-2:]) < _LESS_LOAD * sum(loads[:2]):
+    if not all(after < below * before for before, after in zip(early, late, strict=True)):
         return False
-    return all(after < below * before for before, after in zip(early, late, strict=True))
+    loads = _block_loads(_since(bins, bins[-1].number - tier.bins * tier.blocks), tier.bins)
+    return sum(loads[-2:]) >= _LESS_LOAD * sum(loads[:2])
 
 
 def fast_rise(lows: Sequence[float], highest_before: float, settings: LeakSettings) -> Slope | None:

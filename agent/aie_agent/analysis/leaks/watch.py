@@ -59,6 +59,7 @@ class Watch:
     def __init__(self, settings: LeakSettings, specs: Sequence[LineSpec] = LINES) -> None:
         self._settings = settings
         self._specs = {spec.name: spec for spec in specs}
+        self._values = [(spec.name, spec.value) for spec in specs]
         self.begin_s: float | None = None
         self.warm_s: float | None = None
         self.lines: dict[str, Line] = {}
@@ -95,12 +96,13 @@ class Watch:
         self._load = self._load if sample.load is None else sample.load
         self._cache = self._cache if sample.cache_bytes is None else sample.cache_bytes
         load, cache = self._load, self._cache
-        for name, spec in self._specs.items():
-            value = spec.value(sample)
+        for name, value_of in self._values:
+            value = value_of(sample)
             if value is not None:
-                if name not in self.lines:
-                    self.lines[name] = Line(self._settings, sample.time_s)
-                self.lines[name].add(sample.time_s, value, load, cache)
+                followed = self.lines.get(name)
+                if followed is None:
+                    followed = self.lines[name] = Line(self._settings, sample.time_s)
+                followed.add(sample.time_s, value, load, cache)
         if sample.cache_bytes is not None and sample.time_s >= self._next_cell_s:
             self._next_cell_s = sample.time_s + self._settings.cell_s
             self._place_cache()

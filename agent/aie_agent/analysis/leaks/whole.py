@@ -49,7 +49,7 @@ class WholeVerdict(NamedTuple):
 def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacity_bytes: float | None = None) -> WholeVerdict:
     """The verdict about samples, times ascending. `seen` is what their reader noted; `capacity_bytes`, where it is known, is what
     the memory is full at."""
-    watch = Watch(settings, (*LINES, ACCOUNTING))
+    watch = Watch(settings, (*(line for line in LINES if line.tells), ACCOUNTING))  # no column tells of the others
     cache = CacheUse()
     repeats = Repeats(settings)
     for sample in samples:
@@ -135,7 +135,7 @@ def _evidence(found: Found, watch: Watch, settings: LeakSettings) -> Iterator[st
     rose = size(standing.peak.size_bytes - standing.base.size_bytes)
     yield f"its floor rose by {rose}, from {size(standing.base.size_bytes)} to {size(standing.peak.size_bytes)}"
     line = watch.lines.get(spec.name)
-    if line is not None and line.bytes_per_load:
+    if line is not None and line.bytes_per_load >= 1:
         yield f"{size(line.bytes_per_load)} that go with each request in flight are taken off"
     if found.leak_class == "unknown":
         yield "which class it is cannot be told: " + (
@@ -183,7 +183,7 @@ def _beyond_load(line: Line) -> str:
     if grown <= 0 or apart_s <= 0:
         return ""
     told = f"; warning: {size(grown)} in {in_hours(apart_s)}, {rate(grown / apart_s)}, are beyond what is known to go with requests"
-    each = f" ({size(line.bytes_per_load)} each)" if line.bytes_per_load else ""
+    each = f" ({size(line.bytes_per_load)} each)" if line.bytes_per_load >= 1 else ""
     return f"{told}{each}; half a day of steady load would tell"
 
 
