@@ -11,7 +11,7 @@ IDLE: Final = "idle"
 
 # Of the waits of a fight, all but the first end by a hand-off. A pool whose workers also feed its queue has some, too.
 _SHARE: Final = 0.5
-_FEWEST_HANDOFFS: Final = 2.0
+_FEWEST_HANDOFFS: Final = 1.5  # two, of which the first may count half by now
 # An owner that takes its lock again at once leaves more than this share of the waits in vain (on a busy host, where it is
 # interrupted in between, not many more: 5 % were seen), a queue's lock and a semaphore's hardly any.
 _IN_VAIN: Final = 0.02

@@ -51,7 +51,8 @@ struct lock_use {
 struct waiting {
     u64 start_ns;
     u64 run_queue_ns; /* of it, ready and without a CPU: sched counts that */
-    u64 contended;
+    u32 contended;
+    u32 plain;
     struct lock lock;
 };
 
@@ -65,13 +66,17 @@ BPF_TABLE("hash", struct lock, struct lock_use, locks, LOCKS_ENTRIES);
 #define FUTEX_WAITING_ENTRIES 16384
 #endif
 BPF_TABLE("hash", u32, struct waiting, futex_waiting, FUTEX_WAITING_ENTRIES);
-/* Which thread has waited where, and when its last wait there ended; 0 once it has handed on. LRU: a thread may never come back to
- * an address, and ends without telling this map.
+/* Which thread has waited where, and when its last wait there ended (the lowest bit aside); 0 once it has handed on. LRU: a thread
+ * may never come back to an address, and ends without telling this map.
  */
 struct visit {
     u64 address;
     u64 tid;
 };
+/* The lowest bit: it waited by FUTEX_WAIT. Who does and wakes all that wait there has come last to a barrier (glibc's, OpenMP's), and
+ * what it did before was work. A reader-writer lock wakes all as well: there they wait by FUTEX_WAIT_BITSET.
+ */
+#define PLAIN 1ULL
 BPF_TABLE("lru_hash", struct visit, u64, visits, 16384);
 
 static __always_inline struct lock_use *use_of(struct lock *lock) {
@@ -95,27 +100,29 @@ TRACEPOINT_PROBE(syscalls, sys_enter_futex) {
     }
     if (command & IS_WAIT) {
         u64 now = bpf_ktime_get_ns();
-        bool contended = false;
-        if ((args->op & FUTEX_CMD) == FUTEX_WAIT && args->val == MUTEX_CONTENDED) {
+        bool plain = (args->op & FUTEX_CMD) == FUTEX_WAIT, contended = false;
+        if (plain && args->val == MUTEX_CONTENDED) {
             struct visit visit = {.address = lock.address, .tid = tid};
             u64 *ended = visits.lookup(&visit);
             contended = ended && now - *ended < IN_VAIN_NS;
         }
-        struct waiting waiting = {.start_ns = now, .contended = contended, .lock = lock};
+        struct waiting waiting = {.start_ns = now, .contended = contended, .plain = plain, .lock = lock};
         if (futex_waiting.update(&tid, &waiting)) note_lost(LOST_FUTEX);
     } else if (command & IS_WAKE) {
         struct visit visit = {.address = lock.address, .tid = tid};
         u64 *since = visits.lookup(&visit);
         if (!since) return 0;
+        u64 plain = *since & PLAIN, ended_ns = *since - plain;
+        if (plain && args->val > 1) return 0;
         struct lock_use *use = use_of(&lock);
         if (use) {
             __sync_fetch_and_add(&use->handoffs, 1);
-            if (*since) {
+            if (ended_ns) {
                 __sync_fetch_and_add(&use->timed, 1);
-                __sync_fetch_and_add(&use->held_ns, bpf_ktime_get_ns() - *since);
+                __sync_fetch_and_add(&use->held_ns, bpf_ktime_get_ns() - ended_ns);
             }
         }
-        *since = 0;
+        *since = plain;
     }
     return 0;
 }
@@ -139,7 +146,8 @@ TRACEPOINT_PROBE(syscalls, sys_exit_futex) {
             if (ns > use->longest_ns) use->longest_ns = ns;
         }
         struct visit visit = {.address = lock.address, .tid = tid};
-        visits.update(&visit, &now);
+        u64 ended = now & ~PLAIN | waiting->plain;
+        visits.update(&visit, &ended);
     }
     futex_waiting.delete(&tid);
     return 0;

@@ -198,7 +198,7 @@ class WaitsReader:
         """Waits that go on count now for what they lasted since the reading before; what was counted of those that ended is
         taken from their total."""
         before, self._ongoing = self._ongoing, {}
-        for (tid,), (start_ns, run_queue_ns, _contended, address, tgid, is_gil) in ongoing:
+        for (tid,), (start_ns, run_queue_ns, _flags, address, tgid, is_gil) in ongoing:
             credited_ns = 0
             earlier = before.get(tid)
             if earlier is not None and earlier[0] == start_ns:

@@ -86,9 +86,73 @@ int main(int argc, char **argv) {
 """
 
 
-def _compiled(folder: Path, source: str) -> Path:
+# Two threads that work for 1 or 11 ms, and meet at a barrier: one of them waits for the other then.
+_BARRIER = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static pthread_barrier_t barrier;
+static volatile int over;
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
+static void nap(long ns) { struct timespec t = {0, ns}; nanosleep(&t, NULL); }
+static double end, waited[2];
+static void *work(void *arg) {
+    int me = arg != NULL;
+    unsigned seed = me + 1;
+    while (!over) {
+        nap(rand_r(&seed) & 64 ? 11000000 : 1000000);
+        double since = now();
+        pthread_barrier_wait(&barrier);
+        if (!me) over = now() > end;
+        pthread_barrier_wait(&barrier);
+        waited[me] += now() - since;
+    }
+    return NULL;
+}
+int main(int argc, char **argv) {
+    pthread_t threads[2];
+    pthread_barrier_init(&barrier, NULL, 2);
+    puts("ready"); fflush(stdout); getchar();
+    end = now() + atof(argv[1]);
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, work, (void *)i);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    printf("{\"waited\": %f}\n", waited[0] + waited[1]); fflush(stdout); getchar();
+    return 0;
+}
+"""
+
+# The same of an OpenMP runtime whose threads sleep while they wait.
+_OPENMP = r"""
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
+static void nap(long ns) { struct timespec t = {0, ns}; nanosleep(&t, NULL); }
+int main(int argc, char **argv) {
+    puts("ready"); fflush(stdout); getchar();
+    double waited = 0, until = now() + atof(argv[1]);
+    unsigned seeds[2] = {3, 77};
+    while (now() < until) {
+        #pragma omp parallel num_threads(2) reduction(+ : waited)
+        for (int k = 0; k < 10; k++) {
+            nap(rand_r(&seeds[omp_get_thread_num()]) & 64 ? 11000000 : 1000000);
+            double since = now();
+            #pragma omp barrier
+            waited += now() - since;
+        }
+    }
+    printf("{\"waited\": %f}\n", waited); fflush(stdout); getchar();
+    return 0;
+}
+"""
+
+
+def _compiled(folder: Path, source: str, *flags: str) -> Path:
     program = folder / "program"
-    subprocess.run(["gcc", "-O1", "-pthread", "-x", "c", "-", "-o", str(program)], input=source.encode(), check=True)
+    command = ["gcc", "-O1", "-pthread", *flags, "-x", "c", "-", "-o", str(program)]
+    subprocess.run(command, input=source.encode(), check=True)
     return program
 
 
@@ -138,6 +202,18 @@ def test_workers_that_sleep_on_semaphores_of_their_own_wait_for_no_lock(observe:
     seen = observe(str(SECONDS), python=str(_compiled(tmp_path, _SEMAPHORES)), script="")
     assert seen.total("idle_futex") > 0.7 * 8 * SECONDS
     assert seen.total("lock") < 0.02 * seen.total("idle_futex")
+
+
+@pytest.mark.parametrize(("source", "flags"), [(_BARRIER, ()), (_OPENMP, ("-fopenmp",))], ids=["pthread", "openmp"])
+def test_threads_that_meet_at_a_barrier_wait_for_no_lock(
+    observe: Observe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, flags: tuple[str, ...]
+) -> None:
+    """Of two, who comes last wakes the other, where it waited itself before: as if it handed on what it held."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    seen = observe(str(SECONDS), python=str(_compiled(tmp_path, source, *flags)), script="")
+    assert seen.says["waited"] > 0.1 * SECONDS
+    assert seen.total("idle_futex") + seen.total("run_queue") > 0.8 * seen.says["waited"]
+    assert seen.total("lock") < 0.02 * seen.says["waited"]
 
 
 def test_workers_without_work_wait_for_no_lock(observe: Observe) -> None:

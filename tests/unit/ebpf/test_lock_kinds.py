@@ -20,6 +20,17 @@ def test_a_lock_that_is_fought_for_now_and_then() -> None:
     assert kinds.kind(AT) == LOCK
 
 
+def test_a_lock_that_is_held_for_seconds() -> None:
+    """Each reading of a second sees a hand-off every fourth time: with the second of them it is a lock."""
+    kinds = LockKinds()
+    for _ in range(4):
+        kinds.note(AT, Seen(wait_s=3.0, period_s=1.0))
+    kinds.note(AT, Seen(waits=1, handoffs=1, timed=1, wait_s=3.0, held_s=4.0, period_s=1.0))
+    for _ in range(3):
+        kinds.note(AT, Seen(wait_s=3.0, period_s=1.0))
+    assert kinds.note(AT, Seen(waits=1, handoffs=1, timed=1, wait_s=3.0, held_s=4.0, period_s=1.0)) == LOCK
+
+
 def test_workers_that_others_wake() -> None:
     kinds = LockKinds()
     kinds.note(AT, Seen(waits=100, handoffs=0, timed=0, wait_s=8.0, held_s=0.0, period_s=1.0))
