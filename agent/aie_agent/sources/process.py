@@ -100,7 +100,8 @@ class ProcessSource:
         return Batch(self.name, now_s, await asyncio.to_thread(self._read, engines, now_s))
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Closes the files of /proc that are kept open."""
+        await asyncio.to_thread(self._reader.close)
 
     def _read(self, engines: list[_Engine], now_s: float) -> list[Point]:
         uptime_s = self._procfs.uptime_s()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aie_agent.namesakes import ProcessId
 from aie_agent.sources import procfs_text as text
+from aie_agent.sources.kept_files import MOST_KEPT, KeptRecords
 from aie_agent.sources.monotonic import MonotonicSum
 from aie_agent.sources.procfs import Procfs, TaskTimes
 
@@ -16,6 +19,7 @@ TASKS_PER_CYCLE: Final = 128
 context switches are then some seconds old, and never lost."""
 
 _KEPT_S: Final = 10.0
+_ENDED_KEPT: Final = 16
 
 
 class ProcessReading(NamedTuple):
@@ -68,11 +72,22 @@ class ProcessReader:
 
     def __init__(self, procfs: Procfs) -> None:
         self._procfs = procfs
+        self._kept = KeptRecords(MOST_KEPT if procfs.is_kernels else 0)
+        self._reading_lock = threading.Lock()
         self._known: dict[ProcessId, _Known] = {}
         self._last_uptime_s: float | None = None
 
+    def close(self) -> None:
+        """Closes the files that it keeps open, once nothing is read any more."""
+        with self._reading_lock:
+            self._kept.only(())
+
     def read(self, processes: list[ProcessId], uptime_s: float, now_s: float) -> tuple[list[ProcessReading], dict[ProcessId, str]]:
         """All of `processes` that still live and can be read, and for each where something may not be read, what."""
+        with self._reading_lock:
+            return self._read(processes, uptime_s, now_s)
+
+    def _read(self, processes: list[ProcessId], uptime_s: float, now_s: float) -> tuple[list[ProcessReading], dict[ProcessId, str]]:
         stats: dict[ProcessId, text.ProcessStat] = {}
         memories: dict[ProcessId, text.ProcessMemory] = {}
         refusals: dict[ProcessId, str] = {}
@@ -90,6 +105,7 @@ class ProcessReader:
             except (OSError, ValueError) as error:
                 refusals[process] = f"what process {process.tgid} runs, and in which control group, cannot be read: {error}"
         self._known = {process: self._known[process] for process in stats}
+        self._kept.only({process.tgid for process in stats})
         refusals |= self._read_tasks(stats, uptime_s)
         ahead_s = now_s - uptime_s
         readings = [self._reading(process, stats[process], memories[process], uptime_s, ahead_s) for process in stats]
@@ -99,7 +115,7 @@ class ProcessReader:
     def _look(self, process: ProcessId, uptime_s: float, now_s: float) -> tuple[text.ProcessStat, text.ProcessMemory] | None:
         """What a process uses now; None when it is gone. Its status, the dear file, is read where its stat is another than at the
         last look (memory does not change without faults and sizes that stand there), and every 10 s."""
-        content = self._procfs.stat_text(process.tgid)
+        content = self._procfs.stat_text(process.tgid, functools.partial(self._kept.read, process.tgid))
         if content is None:
             return None
         known = self._known.get(process)
@@ -142,10 +158,24 @@ class ProcessReader:
             known = self._known[process]
             known.tasks_read_s = uptime_s
             try:
-                _add_tasks(known, self._procfs, process.tgid)
+                self._add_tasks(known, process.tgid)
             except (OSError, ValueError) as error:
                 refusals[process] = f"threads of process {process.tgid} cannot be read: {error}"
         return refusals
+
+    def _add_tasks(self, known: _Known, tgid: int) -> None:
+        tasks = self._procfs.tasks(tgid, known.tasks, functools.partial(self._kept.read, tgid))
+        if self._kept.count(tgid) > len(tasks) + _ENDED_KEPT:  # of threads that ended
+            self._kept.give_up(tgid)
+        if not tasks or tasks == known.tasks:
+            return  # the process ended meanwhile, or none of its threads has run
+        known.tasks = tasks
+        known.voluntary.update({tid: task.switches.voluntary for tid, task in tasks.items()}, tasks)
+        known.involuntary.update({tid: task.switches.involuntary for tid, task in tasks.items()}, tasks)
+        waited_ns = {tid: float(task.run_queue_ns) for tid, task in tasks.items() if task.run_queue_ns is not None}
+        if waited_ns:
+            known.run_queue = known.run_queue or MonotonicSum[int]()
+            known.run_queue.update(waited_ns, waited_ns)
 
     def _reading(
         self, process: ProcessId, stat: text.ProcessStat, memory: text.ProcessMemory, uptime_s: float, ahead_s: float
@@ -181,16 +211,3 @@ class ProcessReader:
 def _is_due(known: _Known, uptime_s: float) -> bool:
     """Whether what seldom changes is to be read again."""
     return uptime_s - known.seldom_read_s >= _KEPT_S
-
-
-def _add_tasks(known: _Known, procfs: Procfs, tgid: int) -> None:
-    tasks = procfs.tasks(tgid, known.tasks)
-    if not tasks or tasks == known.tasks:
-        return  # the process ended meanwhile, or none of its threads has run
-    known.tasks = tasks
-    known.voluntary.update({tid: task.switches.voluntary for tid, task in tasks.items()}, tasks)
-    known.involuntary.update({tid: task.switches.involuntary for tid, task in tasks.items()}, tasks)
-    waited_ns = {tid: float(task.run_queue_ns) for tid, task in tasks.items() if task.run_queue_ns is not None}
-    if waited_ns:
-        known.run_queue = known.run_queue or MonotonicSum[int]()
-        known.run_queue.update(waited_ns, waited_ns)

@@ -8,52 +8,58 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aie_agent.sources import procfs_text as text
 
+_KERNELS: Final = Path("/proc")
 _CHUNK_BYTES: Final = 65536
 # What a file answers when its process (ESRCH), control group (ENODEV) or the kernel's support for it (EOPNOTSUPP) is not there.
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.ENODEV, errno.EOPNOTSUPP})
 
 
-def read_file(path: str) -> bytes | None:
+def is_gone(error: OSError) -> bool:
+    """Whether this says that a file, or what it tells of, is not there."""
+    return error.errno in _GONE
+
+
+def open_record(path: str) -> int:
+    """A descriptor. Not `open()`: that costs a buffer and several system calls, 16 us where this and a read take 7."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+def read_file(path: str, *, is_record: bool = False) -> bytes | None:
     """All of a file of /proc or /sys, or None where it is not there. Raises OSError for everything else.
 
-    Not `open()`: that costs a buffer and several system calls, 16 us where this takes 7.
+    `is_record` is for what the kernel writes in one piece, such as stat, status and schedstat of a process: one read has all of it,
+    and a second one, which would find the end, is not needed.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = open_record(path)
         try:
             content = chunk = os.read(descriptor, _CHUNK_BYTES)
-            while chunk:
+            while chunk and not is_record:
                 chunk = os.read(descriptor, _CHUNK_BYTES)
                 content += chunk
             return content
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in _GONE:
+        if is_gone(error):
             return None
         raise
 
 
 def read_record(path: str) -> bytes | None:
-    """As `read_file`, for what the kernel writes in one piece, such as stat, status and schedstat of a process: one read has all of
-    it, and a second one, which would find the end, is not needed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            return os.read(descriptor, _CHUNK_BYTES)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno in _GONE:
-            return None
-        raise
+    """As `read_file`, for what the kernel writes in one piece."""
+    return read_file(path, is_record=True)
+
+
+ReadRecord = Callable[[str], bytes | None]
+"""`read_record`, or what gives the same."""
 
 
 class TaskTimes(NamedTuple):
@@ -73,8 +79,10 @@ def _is_counted(schedstat: bytes | None) -> bool:
 class Procfs:
     """The files of one /proc. Reads on every call and keeps nothing."""
 
-    def __init__(self, root: Path = Path("/proc")) -> None:
+    def __init__(self, root: Path = _KERNELS) -> None:
         self._root = str(root)
+        self.is_kernels = root == _KERNELS
+        """Whether it is the kernel's, where a descriptor is as good as a path, and no tree that looks like it."""
         self.ticks_per_second = os.sysconf("SC_CLK_TCK")
 
     def read(self, name: str) -> bytes | None:
@@ -87,7 +95,7 @@ class Procfs:
         try:
             return os.listdir(f"{self._root}/{directory}")
         except OSError as error:
-            if error.errno in _GONE:
+            if is_gone(error):
                 return []
             raise
 
@@ -96,7 +104,7 @@ class Procfs:
         try:
             return os.readlink(f"{self._root}/{link}")
         except OSError as error:
-            if error.errno in _GONE:
+            if is_gone(error):
                 return None
             raise
 
@@ -121,10 +129,10 @@ class Procfs:
         except PermissionError:
             return True
 
-    def stat_text(self, tgid: int) -> bytes | None:
+    def stat_text(self, tgid: int, read: ReadRecord = read_record) -> bytes | None:
         """As `stat`, unread. It stays the same while a process neither computes nor touches new memory: times, faults, sizes and
         threads stand in it."""
-        return read_record(f"{self._root}/{tgid}/stat")
+        return read(f"{self._root}/{tgid}/stat")
 
     def status_text(self, tgid: int) -> bytes | None:
         """/proc/PID/status, unread; None when the process is gone. The kernel takes 20 us to write it."""
@@ -168,7 +176,9 @@ class Procfs:
             return ()
         return text.namespace_pids(content)
 
-    def tasks(self, tgid: int, known: Mapping[int, TaskTimes] = MappingProxyType({})) -> dict[int, TaskTimes]:
+    def tasks(
+        self, tgid: int, known: Mapping[int, TaskTimes] = MappingProxyType({}), read: ReadRecord = read_record
+    ) -> dict[int, TaskTimes]:
         """Every thread of a process by tid. Two small files a thread, 10 us together: callers bound how often they ask. Of a thread
         that has not run since it was `known` the first file tells that the second, the dear one, is as it was.
 
@@ -178,12 +188,12 @@ class Procfs:
         try:
             tids = os.listdir(directory)
         except OSError as error:
-            if error.errno in _GONE:
+            if is_gone(error):
                 return {}
             raise
         tasks = {}
         for tid in tids:
-            ran = read_record(f"{directory}/{tid}/schedstat")
+            ran = read(f"{directory}/{tid}/schedstat")
             before = known.get(int(tid))
             if before is not None and before.ran == ran and _is_counted(ran):
                 tasks[int(tid)] = before
