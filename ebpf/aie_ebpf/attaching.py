@@ -22,12 +22,17 @@ _COOKIES: Final = {UPROBE: STEPPED, UPROBE_EMULATED: EMULATED}
 _CODE_BYTES: Final = 8
 
 
+Places = dict[tuple[int, int, int], list[Probe]]
+"""Probes that are at one place only, by device and inode of the file and the offset in it."""
+
+
 @dataclass(slots=True)
 class Attached:
     """What a set holds of a process. Once it is released, nothing more is attached for it. `shared` gives back what is no probe of
     this process alone."""
 
     probes: list[Probe] = field(default_factory=list)
+    places: Places = field(default_factory=lambda: defaultdict(list))
     shared: list[Callable[[], None]] = field(default_factory=list)
     points: set[AttachPoint] = field(default_factory=set)
     released: bool = False
@@ -134,7 +139,7 @@ def _attach(
         return
     try:
         spots = [place.spot for place in places]
-        attached.probes.append(attach(module, way, step.path, spots, step.function, tgid, on_return=step.on_return))
+        probe = attach(module, way, step.path, spots, step.function, tgid, on_return=step.on_return)
     except BpfError as error:
         if len(places) == 1:
             failed[places[0].point] = str(error)
@@ -142,6 +147,10 @@ def _attach(
             for single in _singly(step._replace(places=places)):
                 _attach(module, way, single, tgid, attached, failed, note)
         return
+    attached.probes.append(probe)
+    if len(places) == 1:
+        (place,) = places
+        attached.places[place.point.device, place.point.inode, place.offset].append(probe)
     for place in places:
         note(Noted(place.point.symbol, place.offset, step.on_return, URETPROBE if step.on_return else place.kind))
 

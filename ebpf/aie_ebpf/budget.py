@@ -16,7 +16,8 @@ seconds to detach (0.1 a perf event, 0.05 a link, and four links at once; the fl
   spends what the budget is for five seconds, at once.
 
 For b = 1 %, r = 1, d = 0.2 and p = 1, a flood out of the blue costs (0.1 + 1.2) / 60 = 2.2 % over the minute. So the caller
-looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 0.8 %, within the budget.
+looks every LOOK_S while uprobes are attached: then it costs (0.1 + 0.4) / 60 = 0.8 %, within the budget. Events come
+off one by one, those of the functions that are called most first (detaching.py): d is theirs, and not the whole set's.
 
 Programs count hits by what they cost: a link tells them which kind of place they are at. An event cannot (kernels before 6.6):
 there entries are charged by the mix of those that are attached, as if each were hit as often as the others. Where an instruction

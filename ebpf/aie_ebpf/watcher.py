@@ -20,6 +20,7 @@ from aie_ebpf.budget import Ledger
 from aie_ebpf.charges import Charges
 from aie_ebpf.closer import Closer
 from aie_ebpf.cuda_libraries import CudaLibraries
+from aie_ebpf.detaching import Detaching
 from aie_ebpf.door import Bcc, BpfError
 from aie_ebpf.host import OF_PROCESSES, HostProbes
 from aie_ebpf.lives import Lives
@@ -61,6 +62,7 @@ class Watcher:
         self._lives = Lives()
         self._processes: dict[int, Process] = {}
         self._leaving: dict[int, Process] = {}
+        self._detaching = Detaching(self._closer, self._host.watched.entered)
         self._steps: deque[Iterator[None]] = deque()
         self._reported_s = clock()
         self._cpu_s = time.process_time()
@@ -73,7 +75,7 @@ class Watcher:
     @property
     def guards(self) -> bool:
         """Whether uprobes are attached, so that `guard` is to be called every budget.LOOK_S besides what `tick` charges."""
-        return bool(self._windows) or any(process.attached for process in self._processes.values())
+        return bool(self._windows) or bool(self._detaching) or any(process.attached for process in self._processes.values())
 
     @property
     def has_work(self) -> bool:
@@ -111,6 +113,7 @@ class Watcher:
 
     def guard(self) -> None:
         """Charges what probes took of the engines that have uprobes; who took too much leaves them alone from now on."""
+        self._detaching.look()
         engines = {process.target.engine for process in self._processes.values() if process.attached} | self._windows.engines()
         self._charge(engines, [tgid for tgid, process in self._processes.items() if process.target.engine in engines])
 
@@ -340,9 +343,10 @@ class Watcher:
     def _hold(self, process: Process) -> None:
         """Sets took too much of a process's engine: they leave it alone from now on."""
         self._watch_waits(process)
+        tgid = process.target.tgid
         for name in process.held.keys() & process.attached.keys():
-            self._closer.close(process.attached.pop(name).release(), haste=True)
-            self._uprobes.leave(name, process.target.tgid)
+            self._detaching.begin(tgid, process.attached.pop(name))
+            self._uprobes.leave(name, tgid)
         if process.coverage:  # else it is told at the end of the first look
             process.coverage |= self._held_rows(process)
 

@@ -1,4 +1,5 @@
-"""A program that calls cuStreamSynchronize of its own stand-in for libcuda, at full speed or at a pace; what that takes it."""
+"""A program whose threads call functions of its own stand-in for libcuda, at full speed or at a pace; what that takes it. By
+default one thread calls cuStreamSynchronize."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ __attribute__((naked)) int cuStreamSynchronize(void *stream) { __asm__("endbr64;
 """
 """As compilers begin functions where the CPU checks indirect jumps (x86)."""
 
+SYNCHRONISE: Final = "cuStreamSynchronize(0);"
+"""What a flood does by default, in C; each time it counts as one call."""
+
 _FLOOD: Final = r"""
 #define _GNU_SOURCE
 #include <poll.h>
@@ -26,17 +30,24 @@ _FLOOD: Final = r"""
 #include <time.h>
 #include <unistd.h>
 
-extern int cuStreamSynchronize(void *stream);
-static volatile long calls;
-static long pause_ns;
+static volatile struct { long count; char rest[56]; } calls[THREADS];
+static volatile long pause_ns;
 
-static void *flood(void *unused) {
+static void nap(long ns) { nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL); }
+
+static void *flood(void *at) {
     for (;;) {
-        cuStreamSynchronize(NULL);
-        calls++;
-        if (pause_ns) nanosleep(&(struct timespec){.tv_sec = pause_ns / 1000000000, .tv_nsec = pause_ns % 1000000000}, NULL);
+        FLOOD
+        calls[(long)at].count++;
+        if (pause_ns) nap(pause_ns);
     }
-    return unused;
+}
+
+static void *be_calm(void *unused) {
+    for (;;) {
+        CALM
+        nap(20000000);
+    }
 }
 
 static long now_ns(clockid_t clock) {
@@ -47,15 +58,23 @@ static long now_ns(clockid_t clock) {
 
 int main(void) {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    pthread_t thread;
-    clockid_t its_time;
+    pthread_t threads[THREADS], calm;
+    clockid_t its_time[THREADS];
     puts("ready");
     fflush(stdout);
     if (scanf("%ld%*c", &pause_ns) != 1) return 0;
-    pthread_create(&thread, NULL, flood, NULL);
-    pthread_getcpuclockid(thread, &its_time);
-    while (poll(&input, 1, 20) == 0) {
-        printf("%ld %ld %ld\n", now_ns(CLOCK_MONOTONIC), calls, now_ns(its_time));
+    pthread_create(&calm, NULL, be_calm, NULL);
+    for (long i = 0; i < THREADS; i++) {
+        pthread_create(&threads[i], NULL, flood, (void *)i);
+        pthread_getcpuclockid(threads[i], &its_time[i]);
+    }
+    while (poll(&input, 1, 20) == 0 || scanf("%ld%*c", &pause_ns) == 1) {
+        long sum = 0, took_ns = 0, now = now_ns(CLOCK_MONOTONIC);
+        for (int i = 0; i < THREADS; i++) {
+            sum += calls[i].count;
+            took_ns += now_ns(its_time[i]);
+        }
+        printf("%ld %ld %ld\n", now, sum, took_ns);
         fflush(stdout);
     }
     return 0;
@@ -64,7 +83,7 @@ int main(void) {
 
 
 class Slice(NamedTuple):
-    """About 20 ms: from when to when by the monotonic clock, calls, and the CPU time of the thread that made them."""
+    """About 20 ms: from when to when by the monotonic clock, calls, and the CPU time of the threads that made them."""
 
     from_s: float
     to_s: float
@@ -82,10 +101,13 @@ class Slice(NamedTuple):
         return self.cpu_s / max(self.calls, 1)
 
 
-def build(folder: Path, libcuda: str = PLAIN) -> Path:
-    """The program, with its library beside it. Skips the test on a host without gcc."""
+def build(folder: Path, libcuda: str = PLAIN, flood: str = SYNCHRONISE, threads: int = 1, calm: str = "") -> Path:
+    """The program, with its library beside it. `flood` is what each of its threads does without end, `calm` what another does each
+    20 ms. Skips the test on a host without gcc."""
     shared_library(folder / "libcuda.so.1", libcuda, "-Wl,-soname,libcuda.so.1")
-    return program(folder / "flood", _FLOOD, str(folder / "libcuda.so.1"), f"-Wl,-rpath,{folder}", "-pthread")
+    source = _FLOOD.replace("THREADS", str(threads)).replace("FLOOD", flood).replace("CALM", calm)
+    flags = f"-Wl,-rpath,{folder}", "-pthread", "-w"  # functions are called without having been declared
+    return program(folder / "flood", source, str(folder / "libcuda.so.1"), *flags)
 
 
 class Flood:
@@ -102,7 +124,7 @@ class Flood:
         self._reader.start()
 
     def begin(self, pause_s: float = 0.0) -> None:
-        """Lets it call, and pause after each call."""
+        """Lets it call, and pause after each call; or, when it does already, pause for so long from now on."""
         assert self._process.stdin is not None
         print(round(pause_s * 1e9), file=self._process.stdin, flush=True)
 

@@ -183,4 +183,18 @@ def test_the_closer_takes_haste_before_what_waits(calls: Calls, counter: Module)
     assert not slow.is_set()
     assert slow.wait(60)
     assert closer.close([]).is_set(), "of nothing, it is done"
+    assert closer.waiting == 0
+
+
+def test_the_closer_takes_first_what_is_put_forward(calls: Calls, counter: Module) -> None:
+    attached, _, _ = attach_all(counter, Way.EVENTS, calls.points, calls.tgid)
+    *many, last = attached.release()
+    closer = Closer()
+    slow, one = closer.close(many, haste=True), closer.close([last], haste=True)
+    closer.put_forward([last])
+    assert one.wait(60)
+    assert not slow.is_set()
+    closer.put_forward([last])  # it is off: whoever has its number now is another
+    assert slow.wait(60)
+    assert closer.waiting == 0
     assert closer.finish(0.0)
