@@ -1,18 +1,28 @@
-"""A program watched by our probes and by bpftrace, which reads the kernel's own types, at the same time: the same answers."""
+"""A program watched by our probes and by others at the same time: the same answers. The others are bpftrace, which reads the
+kernel's own types, with scripts of ours and with its own runqlat.bt; and the kernel's schedstat, read by the program itself.
+
+BCC's offcputime and cpudist need kprobes, and its runqlat needs the headers of the running kernel: not every host has those.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from tests.fakes.compiled import program as compiled
 from tests.integration.ebpf.conftest import Observed
+
+RUNQLAT: Final = Path("/usr/sbin/runqlat.bt")
 
 # Run queue: from the wake-up, or from being preempted, to running. Off the CPU: from leaving it asleep to the wake-up.
 _SCHED = """
@@ -60,10 +70,100 @@ def bpftrace() -> Callable[[str], Any]:
                 tracer.terminate()
                 for line in filter(str.strip, tracer.stdout):
                     message = json.loads(line)
-                    if message.get("type") == "map":
+                    if message.get("type") in ("map", "hist"):
                         found.update({name.lstrip("@"): value for name, value in message["data"].items()})
 
     return run
+
+
+# Each thread sleeps, computes and waits for the others, and notes what of the time the kernel says that it ran or waited for a CPU.
+_ACCOUNTS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#define THREADS 4
+static pthread_barrier_t all;
+static long queued_ns, off_ns;
+static long now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000L + t.tv_nsec; }
+static void account(long *ran, long *queued) {
+    char text[100] = "";
+    int fd = open("/proc/thread-self/schedstat", O_RDONLY);
+    if (read(fd, text, sizeof text - 1) < 0 || sscanf(text, "%ld %ld", ran, queued) != 2) abort();
+    close(fd);
+}
+static void *work(void *unused) {
+    long ran[2], queued[2], from, to;
+    pthread_barrier_wait(&all);
+    account(&ran[0], &queued[0]);
+    from = now();
+    for (int i = 0; i < 150; i++) {
+        usleep(5000);
+        for (long until = now() + 1000000; now() < until;) ;
+        if (i % 10 == 0) pthread_barrier_wait(&all);
+    }
+    to = now();
+    account(&ran[1], &queued[1]);
+    __sync_fetch_and_add(&queued_ns, queued[1] - queued[0]);
+    __sync_fetch_and_add(&off_ns, to - from - (ran[1] - ran[0]) - (queued[1] - queued[0]));
+    pthread_barrier_wait(&all);
+    return unused;
+}
+int main(void) {
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&all, NULL, THREADS);
+    for (int i = 1; i < THREADS; i++) pthread_create(&threads[i], NULL, work, NULL);
+    puts("ready"); fflush(stdout); getchar();
+    work(NULL);
+    for (int i = 1; i < THREADS; i++) pthread_join(threads[i], NULL);
+    printf("{\"queued_s\": %f, \"off_s\": %f}\n", queued_ns / 1e9, off_ns / 1e9); fflush(stdout); getchar();
+    return 0;
+}
+"""
+
+
+def test_time_in_the_run_queue_and_off_the_cpu_by_the_kernels_own_account(observe: Callable[..., Observed], tmp_path: Path) -> None:
+    ours = observe("accounts", python=str(compiled(tmp_path / "accounts", _ACCOUNTS, "-pthread")), script="")
+    run_queue = sum(use.run_queue.total for use in ours.uses if use.run_queue)
+    off_cpu = sum(use.off_cpu.total for use in ours.uses if use.off_cpu)
+    # Before its account begins each thread waits for the start.
+    assert run_queue == pytest.approx(ours.says["queued_s"], rel=0.05, abs=0.02)
+    assert off_cpu == pytest.approx(ours.says["off_s"], rel=0.03, abs=0.1)
+
+
+def runqlat() -> str:
+    """The script that comes with bpftrace, for threads of one name. Where headers are missing it does not compile as it is."""
+    script = RUNQLAT.read_text()
+    for theirs, here in (
+        (r"#include <linux/sched.h>", ""),
+        (r"TASK_RUNNING", "0"),
+        (r"BEGIN\s*\{[^}]*\}", ""),
+        (r"if \(\$ns\)", 'if ($ns && args->next_comm == "aie-watched")'),
+    ):
+        script, found = re.subn(theirs, here, script)
+        assert found == 1, f"{RUNQLAT} is another one: it has no {theirs}"
+    return script
+
+
+@pytest.mark.skipif(not RUNQLAT.exists(), reason="bpftrace's own tools are missing: make setup-system")
+def test_delays_in_the_run_queue_beside_runqlat(observe: Callable[..., Observed], bpftrace: Any) -> None:
+    """How many there were, and how many of them were no longer than 1, 2, 4 ... us."""
+    with bpftrace(runqlat()) as theirs:
+        ours = observe("lock", "--name", "aie-watched")
+    slots = [sum(column) for column in zip(*(use.run_queue.slots for use in ours.uses if use.run_queue), strict=True)]
+    within = dict(zip((1 << slot for slot in range(len(slots))), itertools.accumulate(slots), strict=True))
+    rows = theirs["usecs"]
+    total = sum(row["count"] for row in rows)
+    assert total > 100
+    # It does not see who is preempted while it runs, which these threads seldom are.
+    assert sum(slots) == pytest.approx(total, rel=0.05, abs=10)
+    for row in rows:
+        if row["max"] > 1:  # from 2^n to below 2^(n + 1), where ours are up to 2^n: what is at the bound itself differs
+            below = sum(each["count"] for each in rows if each["max"] <= row["max"])
+            assert within[row["max"] + 1] == pytest.approx(below, abs=0.05 * total + 10)
 
 
 @pytest.mark.parametrize("program", ["lock", "gil"])
