@@ -69,6 +69,8 @@ def page_server(page: EnginePage) -> Iterator[str]:
     """Serves the page as an engine would."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # a connection stays open, as those of engines do
+
         def do_GET(self) -> None:
             body = page.render()
             self.send_response(200)

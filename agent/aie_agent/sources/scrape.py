@@ -26,6 +26,10 @@ _CHUNK_BYTES = 1 << 16
 _MAX_REASON_CHARS = 200
 _MAX_BUSY = 0.2
 """Most of the time that may go into reading pages: one that takes more of its period is collected less often."""
+_SOON_S = 0.003
+_SOON_BYTES = 1 << 18
+_MORE = 1.1
+"""A page grows by some digits and series."""
 
 
 class ScrapeSource:
@@ -61,6 +65,7 @@ class ScrapeSource:
         self._watch = PageWatch()
         self._to_skip = 0
         self._page_bytes = 0
+        self._cost_s = 0.0
         self._session: aiohttp.ClientSession | None = None
 
     async def collect(self, now_s: float) -> Batch:
@@ -74,9 +79,8 @@ class ScrapeSource:
         except SourceError:
             self.lint = None
             raise
-        # In a thread: a page of some megabytes would hold up the event loop for a good part of a second.
-        (self.kind, reading, lint, problem, signs), cost_s = await asyncio.to_thread(self._read, body)
-        self._page_bytes = len(body)
+        (self.kind, reading, lint, problem, signs), cost_s = await self._reading_of(body)
+        self._page_bytes, self._cost_s = len(body), cost_s
         self._to_skip = max(0, math.ceil(cost_s / (_MAX_BUSY * self.period_s)) - 1)
         self.refused += reading.refused
         self.lint = None if self.kind is None else lint
@@ -143,6 +147,13 @@ class ScrapeSource:
                 if len(body) > MAX_PAGE_BYTES:
                     raise SourceError(f"{self._url}: the page is larger than {MAX_PAGE_BYTES >> 20} MiB")
         return bytes(body)
+
+    async def _reading_of(self, body: bytes) -> tuple[PageReading, float]:
+        """In a thread: a page of some megabytes would hold up the event loop for a good part of a second. Not so one that is no
+        larger than the one before, if that was read faster than a thread is woken and heard of."""
+        if self._cost_s <= _SOON_S and len(body) <= min(self._page_bytes * _MORE, _SOON_BYTES):
+            return self._read(body)
+        return await asyncio.to_thread(self._read, body)
 
     def _read(self, body: bytes) -> tuple[PageReading, float]:
         start_s = self._cpu_clock()
