@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -189,7 +190,7 @@ class GpuReader:
         if self._processes is None:
             return None
         wall_s = time.time()
-        found = self._processes.read(self._total_bytes, wall_s)
+        found = self._processes.read(self._total_bytes, wall_s, self._used_bytes)
         if self.mig is not None and self.mig.instances and (isinstance(found, Absent) or not found):
             of_instances = self.mig.contexts(self._total_bytes, wall_s)
             if of_instances is not None:
@@ -250,14 +251,15 @@ class GpuReader:
         assert self.device is not None
         points: list[Point] = []
         failed = False
-        answered: list[tuple[Meter, Any]] = []
+        answered: list[Iterable[tuple[Meter, Any]]] = []
         if part.fields:
-            answered += zip(part.fields, self._fields[pace].read(), strict=True)
-        for query in part.queries:
-            answer = self._ask(query)
-            answered += [(meter, answer) for meter in query.meters]
+            answered.append(zip(part.fields, self._fields[pace].read(), strict=True))
+        answered += [zip(query.meters, itertools.repeat(self._ask(query)), strict=False) for query in part.queries]
         now_s = time.monotonic()
-        for meter, answer in answered:
+        for meter, answer in itertools.chain.from_iterable(answered):
+            if answer == meter.answer and meter.level is not None:
+                points.append(meter.level)
+                continue
             point = meter.take(answer, now_s)
             if isinstance(point, Point):
                 points.append(point)

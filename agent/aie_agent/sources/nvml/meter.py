@@ -21,7 +21,7 @@ _MIN_INTERVAL_S: Final = 0.1
 class Meter:
     """The series that a row of the table feeds. `take` is called by one thread at a time."""
 
-    __slots__ = ("_answer", "_before", "_guard", "_point", "kind", "row", "tags")
+    __slots__ = ("_before", "_guard", "_point", "answer", "kind", "level", "row", "tags")
 
     def __init__(self, row: Row, gpu: str) -> None:
         metric = CATALOGUE[row.metric]
@@ -30,12 +30,15 @@ class Meter:
         self.tags: Tags = tuple(sorted(zip(metric.labels, (gpu, *row.labels), strict=True)))
         self._guard = Guard() if metric.kind is Kind.COUNTER else None
         self._before: tuple[float, float] | None = None
-        self._answer: Any = None
         self._point: Point | None = None
+        self.answer: Any = None
+        """The number of which the last point was made."""
+        self.level: Point | None = None
+        """That point, if `take` would do no more with the same answer than to give it again: not of a counter."""
 
     def take(self, answer: Any, now_s: float) -> Point | Absent:
         """The point of an answer at a (monotonic) time, or why there is none: `IMPLAUSIBLE` where it cannot be true."""
-        if self._point is not None and answer == self._answer:
+        if self._point is not None and answer == self.answer:
             # Most answers are those of the second before.
             if self._guard is not None:
                 self._guard.seen(now_s)
@@ -55,7 +58,8 @@ class Meter:
         point = Point(row.metric, self.kind, self.tags, value)
         # A mutable answer may be another the next time and still be the same object.
         if isinstance(answer, (int, float)):
-            self._answer, self._point = answer, point
+            self.answer, self._point = answer, point
+            self.level = point if self._guard is None else None
         return point
 
     def _rate(self, value: float, now_s: float) -> Point | Absent:

@@ -25,6 +25,7 @@ _SLACK: Final = 32
 MAX_PROCESSES: Final = 4096
 """Most processes of one GPU that are looked at."""
 
+_OTHERS_EVERY_S: Final = 5.0
 _UTILIZATION: Final = ("nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization")
 _HOLD_US: Final = 2_000_000
 _AHEAD_US: Final = 5_000_000
@@ -100,13 +101,17 @@ class ProcessReader:
         self._exists = exists
         self._layouts: dict[str, Layout] = {}
         self._room = _SLACK
+        self._others: list[list[Entry] | Absent] = []
+        self._others_s = 0.0
+        self._sign: tuple[float | None, list[Entry] | Absent] | None = None
         self._utilization = _Utilization(door, device)
 
-    def read(self, total_bytes: float | None, wall_s: float) -> list[Context] | Absent:
-        """All contexts, by pid; `Absent` where no list is told or none can be true. `total_bytes` is the memory of the GPU."""
+    def read(self, total_bytes: float | None, wall_s: float, used_bytes: float | None = None) -> list[Context] | Absent:
+        """All contexts, by pid; `Absent` where no list is told or none can be true. `total_bytes` is the memory of the GPU,
+        `used_bytes` what is in use of it, if that is known."""
         kinds: dict[int, list[str]] = {}
         memory: dict[tuple[int, tuple[int, int] | None], int | None] = {}
-        answers = [self._list(kind, call, total_bytes) for kind, call in _LISTS]
+        answers = self._lists(total_bytes, wall_s, used_bytes)
         if isinstance(answers[0], Absent) and all(isinstance(answer, Absent) for answer in answers):
             return answers[0]
         for (kind, _), answer in zip(_LISTS, answers, strict=True):
@@ -120,6 +125,18 @@ class ProcessReader:
         for (pid, _), value in memory.items():
             held.setdefault(pid, []).append(value)
         return [Context(pid, "+".join(dict.fromkeys(kinds[pid])), total_of(held[pid]), ratios.get(pid)) for pid in sorted(kinds)]
+
+    def _lists(self, total_bytes: float | None, wall_s: float, used_bytes: float | None) -> list[list[Entry] | Absent]:
+        """Every list. Those of MPS and graphics, mostly empty, are what they were while the GPU holds as much memory as it did, for
+        the same processes that compute: no context comes or goes without memory. After some seconds they are asked for anyway."""
+        (kind, call), *others = _LISTS
+        computing = self._list(kind, call, total_bytes)
+        sign = (used_bytes, computing)
+        is_same = used_bytes is not None and sign == self._sign and 0 <= wall_s - self._others_s < _OTHERS_EVERY_S
+        if not is_same or any(isinstance(answer, Absent) and not answer.is_for_good for answer in self._others):
+            self._others = [self._list(kind, call, total_bytes) for kind, call in others]
+            self._sign, self._others_s = sign, wall_s
+        return [computing, *self._others]
 
     def _list(self, kind: str, call: str, total_bytes: float | None) -> list[Entry] | Absent:
         """One list, in the layout that was found to be true; else in the first that can be."""
