@@ -104,16 +104,16 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "kv_full": frozenset({"queue_saturation"}),
     "cache_hit_collapse": frozenset({"queue_saturation"}),
     # A collection, or a tokenizer in Python, holds the interpreter lock that the others wait for; a lock around the tokenizer is
-    # what its callers wait for.
-    "python_gc": frozenset({"gil_contention", "tokenizer_bound", "prefill_interference"}),
-    "tokenizer_bound": frozenset({"gil_contention"}),
-    "lock_contention": frozenset({"tokenizer_bound"}),
-    "gil_contention": frozenset({"prefill_interference"}),
+    # what its callers wait for. Of all of them the engine serves fewer, and those that come wait or are refused.
+    "python_gc": frozenset({"gil_contention", "tokenizer_bound"}) | _SLOW,
+    "tokenizer_bound": frozenset({"gil_contention", "queue_saturation"}),
+    "lock_contention": frozenset({"tokenizer_bound", "queue_saturation"}),
+    "gil_contention": _SLOW,
     "cpu_starved": _SLOW,
     # Threads that wait for a lock sleep: that none gets a CPU makes their wait longer, and does not begin it.
     **dict.fromkeys(("cpu_throttled", "cpu_steal"), _SLOW | {"cpu_starved"}),
-    "swapping": frozenset({"page_faults", "disk_stall"}),
-    "page_faults": frozenset({"disk_stall"}),
+    "swapping": frozenset({"page_faults", "disk_stall", "queue_saturation"}),
+    "page_faults": frozenset({"disk_stall", "queue_saturation"}),
     "host_memory_low": frozenset({"swapping", "page_faults"}),
     # A GPU that is slower than it was makes its engine slow; one that is gone takes its engine along, and its XIDs say why it went.
     **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "pcie_bound"), _GPU_SLOW),

@@ -96,7 +96,10 @@ def test_a_flood_is_found_within_ten_seconds() -> None:
     assert finding is not None
     assert finding.cause == "client_flood"
     assert "requests a second came" in finding.evidence[1].text
+    assert "200.0 requests a second came since it refuses some; 5.0 in the" in finding.evidence[1].text
     assert "30 requests wait now beside 16" in finding.evidence[2].text
+    assert [each[:28] for each in finding.not_visible] == ["why requests are refused: it"]
+    assert finding.since_s == world.now_s - after
     assert world.engine(requests_rejected) is None, "one thing has one name"
     assert world.engine(error_rate) is None
     assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
@@ -105,6 +108,8 @@ def test_a_flood_is_found_within_ten_seconds() -> None:
 def test_what_an_engine_refuses_for_want_of_a_place_is_a_flood_and_the_rest_is_not() -> None:
     queue = {"requests_waiting": 30, "requests_running": 16}
     bad, flood, both = EngineWorld(), EngineWorld(), EngineWorld()
+    for world in (bad, flood, both):
+        world.serve(60, requests_refused_full_total=0, **outcomes(ok=5))
     bad.serve(60, requests_refused_full_total=0, **queue, **outcomes(ok=5, rejected=20))
     flood.serve(60, requests_refused_full_total=20, **queue, **outcomes(ok=5, rejected=20))
     both.serve(60, requests_refused_full_total=12, **queue, **outcomes(ok=5, rejected=20))
@@ -118,6 +123,8 @@ def test_what_an_engine_refuses_for_want_of_a_place_is_a_flood_and_the_rest_is_n
 
 def test_without_the_reason_a_long_queue_is_it_and_a_short_one_is_not() -> None:
     long, short = EngineWorld(), EngineWorld()
+    for world in (long, short):
+        world.serve(60, requests_waiting=0, **outcomes(ok=5))
     long.serve(60, requests_waiting=8, **outcomes(ok=5, rejected=20))
     short.serve(60, requests_waiting=7, **outcomes(ok=5, rejected=20))
     told = long.engine(client_flood)

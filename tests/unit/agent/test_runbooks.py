@@ -9,6 +9,7 @@ import pytest
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, OF_SUBJECTS, STEADINESS, WITH_STACKS
 from aie_agent.analysis.engine_causes import (
+    arrivals,
     cache,
     cpu_fallback,
     gone,
@@ -45,6 +46,10 @@ FIGURES = {
         f"At least {outcomes.LEAST} requests",
         f"at least {outcomes.FULL_QUEUE} waited",
         *(f"{window.share:.0%}" for window in outcomes.REJECTED_WINDOWS),
+        f"at least {arrivals.GREW:g} times as many",
+        f"{arrivals.LEAST_BEFORE_S:g} s at least",
+        f"by {arrivals.BEYOND:g} standard deviations",
+        f"{arrivals.GOES_ON:g} times as many come",
     ),
     "cpu_fallback": (f"for {cpu_fallback.HELD_S:g} s", f"less than {cpu_fallback.IDLE:.0%} busy"),
     "cuda_oom": (f"for {out_of_memory.TOLD_S / 60:g} minutes".replace("5", "five"),),
@@ -72,6 +77,7 @@ FIGURES = {
         f"had waited {queue_saturation.WAIT_S:g} s",
         f"for {queue_saturation.UNMEASURED_S:g} s no fewer",
         f"empty within {queue_saturation.WORKED_OFF_S:g} s",
+        f"at most {arrivals.FELL:.0%} of what was served",
     ),
     "tokenizer_bound": (f"a tenth took {tokenizer_bound.SLOW_S * 1000:g} ms", f"at least {tokenizer_bound.SHARE:.0%} of all time"),
 }

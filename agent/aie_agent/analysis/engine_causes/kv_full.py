@@ -1,8 +1,8 @@
 """Requests wait for room in the KV cache: what runs has taken it, and another does not fit.
 
-The rule: `queue_saturation` holds, and of the last `HELD_S` seconds the KV cache was on average so full that one more request like
-those that run, whose mean share is the mean use by the mean number that ran, had no room; or it was `FULL` or more. So a cache that
-holds one request at a time is full at 60 %, with one that runs.
+The rule: requests wait as `queue_saturation` has it, and of the last `HELD_S` seconds the KV cache was on average so full that one
+more request like those that run, whose mean share is the mean use by the mean number that ran, had no room; or it was `FULL` or
+more. So a cache that holds one request at a time is full at 60 %, with one that runs.
 
 When it is wrong: where places in the batch are used up at the same moment, both are short, and this is named: more places alone
 would not help. Some versions of TensorRT-LLM count blocks that they keep only for reuse as taken: there a queue before a batch that
@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
+from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_of_waits
 from aie_agent.analysis.engine_causes.readings import KV_USAGE, RUNNING, WAITING
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.sustained import mean_of
@@ -36,7 +36,7 @@ _ADVICE: Final = (
 
 def kv_full(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `kv_full` at `now_s`, or None."""
-    queue = queue_saturation(view, engine, now_s)
+    queue = queue_of_waits(view, engine, now_s)
     if queue is None:
         return None
     used, running = (

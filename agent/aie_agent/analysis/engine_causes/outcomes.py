@@ -1,5 +1,5 @@
-"""How requests end badly: with errors and timeouts (`error_rate`), refused because too many come (`client_flood`), or refused for
-another reason (`requests_rejected`).
+"""How requests end badly: with errors and timeouts (`error_rate`), refused because more come than before (`client_flood`), or
+refused for another reason (`requests_rejected`).
 
 The rules count requests, and estimate nothing. Where little comes, a share says little: so `LEAST` of them must have ended badly,
 within the same window. One client that sends five broken requests in a quiet minute is `requests_rejected`, and "info": that much
@@ -9,18 +9,24 @@ its errors; the map of pages counts HTTP 4xx as rejected. There is no other fals
 A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
 Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that
 sends broken requests while such a queue stands is then called a flood, and `not_visible` says so.
+
+It is a flood only where more come than before it began (`arrivals`), and the engine serves no fewer: requests that are refused
+while as many come as ever are those of an engine that became slow, or is too small; they are evidence of `queue_saturation`, as are
+those of which nobody knows whether more come. So are those of clients that ask again at once because they are refused: then more
+come as well, but fewer are served. What was a flood stays one for as long as more come than before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from aie_agent.analysis.engine_causes.arrivals import FELL, GREW, Arrivals, arrivals
 from aie_agent.analysis.engine_causes.readings import REQUESTS, RUNNING, WAITING, has_moved, risen
 from aie_agent.analysis.findings import View
 from aie_telemetry.api import Evidence, Finding, Severity
 
-RECEIVED: Final = "aie_engine_requests_received_total"
+FLOOD: Final = "client_flood"
 FULL: Final = "aie_engine_requests_refused_full_total"
 LEAST: Final = 5
 CRITICAL_SHARE: Final = 0.5
@@ -84,31 +90,64 @@ def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
+class Overload(NamedTuple):
+    """Requests are refused for want of a place: how many, what came and was served before and since, since when, what is not
+    known, and whether it is because more come."""
+
+    share: float
+    arrivals: Arrivals
+    evidence: tuple[Evidence, ...]
+    not_visible: tuple[str, ...]
+    is_flood: bool
+
+
 def client_flood(view: View, engine: str, now_s: float) -> Finding | None:
-    """The finding `client_flood` at `now_s`, or None: requests are refused because too many run and wait."""
+    """The finding `client_flood` at `now_s`, or None: requests are refused because more come than before."""
+    found = overload(view, engine, now_s)
+    if found is None or not found.is_flood:
+        return None
+    waiting, running = (view.store.current(metric, now_s, engine=engine) for metric in (WAITING, RUNNING))
+    beside = "" if running is None else f" beside {running:.0f} that run"
+    queue = () if waiting is None else (Evidence(text=f"{waiting:.0f} requests wait now{beside}", metric=WAITING),)
+    return Finding(
+        cause=FLOOD,
+        subject=engine,
+        severity="warning",
+        since_s=found.arrivals.since_s,
+        summary=f"engine {engine}: more requests come than before and than it takes in, {found.share:.0%} are refused",
+        evidence=(*found.evidence[:2], *queue, *found.evidence[2:]),
+        advice="Find the client (the proxy's or the engine's access log) and limit it there; make clients wait as Retry-After says."
+        " If all of it is wanted, add replicas; a longer queue only makes everybody wait.",
+        not_visible=found.not_visible,
+    )
+
+
+def overload(view: View, engine: str, now_s: float) -> Overload | None:
+    """What is refused for want of a place, if it is enough."""
     found = _rejected(view, engine, now_s, for_room=True)
     if found is None:
         return None
-    received = risen(view, engine, RECEIVED, now_s - found.window.seconds, now_s)
-    more = []
-    if received is not None:
-        more.append(Evidence(text=f"{received / found.window.seconds:.1f} requests a second came", metric=RECEIVED))
-    waiting, running = (view.store.current(metric, now_s, engine=engine) for metric in (WAITING, RUNNING))
-    if waiting is not None:
-        beside = "" if running is None else f" beside {running:.0f} that run"
-        more.append(Evidence(text=f"{waiting:.0f} requests wait now{beside}", metric=WAITING))
-    return _refused(
-        "client_flood",
-        engine,
-        found,
-        now_s,
-        "warning",
-        f"engine {engine}: more requests come than it takes in, {found.share:.0%} are refused",
-        more,
-        "Find the client (the proxy's or the engine's access log) and limit it there; make clients wait as Retry-After says. If all"
-        " of it is wanted, add replicas; a longer queue only makes everybody wait.",
-        () if _tells_why(view, engine, now_s) else ("why requests are refused: its page does not tell; a long queue stands",),
+    tells_why = _tells_why(view, engine, now_s)
+    refused = (
+        view.store.scalars(FULL, engine=engine) if tells_why else view.store.scalars(REQUESTS, engine=engine, outcome="rejected")
     )
+    came = arrivals(view, engine, refused, now_s)
+    is_flood = came.goes_on if view.held_since_s(FLOOD, engine) is not None else came.grew
+    hidden = [] if tells_why else ["why requests are refused: its page does not tell; a long queue stands"]
+    if not came.is_known:
+        hidden.append("whether more come than before, or it became slower: what came before it refused any is not known")
+    evidence = (_of_refused(found), *_of_arrivals(came))
+    return Overload(found.share, came, evidence, tuple(hidden), is_flood and not came.fell)
+
+
+def _of_arrivals(came: Arrivals) -> Iterator[Evidence]:
+    for words, now, before, metric, limit in (
+        ("came", came.came, came.came_before, came.metric, f"a flood is {GREW:g} times as many, beyond chance"),
+        ("were served", came.served, came.served_before, REQUESTS, f"at most {FELL:.0%} of that is fewer, beyond chance"),
+    ):
+        if now.seconds > 0:
+            known = f"; {before.rate:.1f} in the {before.seconds:.0f} s known before that ({limit})" if came.is_known else ""
+            yield Evidence(text=f"{now.rate:.1f} requests a second {words} since it refuses some{known}", metric=metric)
 
 
 def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
@@ -116,43 +155,21 @@ def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
     found = _rejected(view, engine, now_s, for_room=False)
     if found is None:
         return None
-    return _refused(
-        "requests_rejected",
-        engine,
-        found,
-        now_s,
-        "warning" if found.share >= CRITICAL_SHARE and found.bad >= 4 * LEAST else "info",
-        f"engine {engine}: {found.share:.0%} of the requests that come are refused, and not for want of a place",
-        [],
-        "Most likely clients ask for what it does not give (another model's name, a prompt that is too long, malformed JSON): the"
-        " engine's access log shows the status and who it is. See whether model, version or limits changed just before.",
-        (),
-    )
-
-
-def _refused(
-    cause: str,
-    engine: str,
-    found: _Bad,
-    now_s: float,
-    severity: Severity,
-    summary: str,
-    more: Sequence[Evidence],
-    advice: str,
-    not_visible: tuple[str, ...],
-) -> Finding:
-    text = f"of {found.ended:.0f} requests that ended in the last {found.window.seconds:g} s {found.bad:.0f} were refused"
-    text = f"{text} ({found.share:.0%}, limit {found.window.share:.0%} and {LEAST} requests)"
     return Finding(
-        cause=cause,
+        cause="requests_rejected",
         subject=engine,
-        severity=severity,
+        severity="warning" if found.share >= CRITICAL_SHARE and found.bad >= 4 * LEAST else "info",
         since_s=now_s - found.window.seconds,
-        summary=summary,
-        evidence=(Evidence(text=text, metric=REQUESTS), *more),
-        advice=advice,
-        not_visible=not_visible,
+        summary=f"engine {engine}: {found.share:.0%} of the requests that come are refused, and not for want of a place",
+        evidence=(_of_refused(found),),
+        advice="Most likely clients ask for what it does not give (another model's name, a prompt that is too long, malformed"
+        " JSON): the engine's access log shows the status and who it is. See whether model, version or limits changed just before.",
     )
+
+
+def _of_refused(found: _Bad) -> Evidence:
+    text = f"of {found.ended:.0f} requests that ended in the last {found.window.seconds:g} s {found.bad:.0f} were refused"
+    return Evidence(text=f"{text} ({found.share:.0%}, limit {found.window.share:.0%} and {LEAST} requests)", metric=REQUESTS)
 
 
 def _rejected(view: View, engine: str, now_s: float, *, for_room: bool) -> _Bad | None:

@@ -1,8 +1,11 @@
-"""More requests come than the engine takes in, and waiting is most of what their first token takes.
+"""More requests come than the engine takes in: waiting is most of what their first token takes, or some are refused.
 
 The rule: requests waited at every look of the last `HELD_S` seconds; half of those that were admitted lately had waited `WAIT_S` or
 longer; and the median wait is at least `SHARE` of the median time to the first token. Where a page has no histogram of waits
 (llama.cpp, older SGLang), requests waited for `UNMEASURED_S`, all that time no fewer than ran.
+
+Or requests are refused for want of a place, and not because more come than before (`outcomes.overload`, which tells those as
+`client_flood`). Where fewer are served than before, that is what is said: something made the engine slow.
 
 A queue that shrinks so fast that it is empty within `WORKED_OFF_S` is information: a burst that is worked off without help. It
 shrinks when, since its highest look in the last `PEAK_S` seconds, no look of the later half was above one of the earlier, and the
@@ -20,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from aie_agent.analysis.engine_causes.arrivals import Arrivals
+from aie_agent.analysis.engine_causes.outcomes import overload
 from aie_agent.analysis.engine_causes.readings import (
     KV_USAGE,
     RUNNING,
@@ -53,10 +58,42 @@ _ADVICE: Final = (
     " SGLang --max-running-requests, aie-engine --max-running), or add replicas; until then limit what is admitted, so that clients"
     " are refused at once."
 )
+_SLOWER: Final = (
+    "Something made it slow: see what else is found of it and of its GPUs, and what changed just before (longer prompts or answers"
+    " do it, too). Until then clients have to wait as Retry-After says: those that ask again at once make it worse."
+)
 
 
 def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `queue_saturation` at `now_s`, or None."""
+    queue, refused = queue_of_waits(view, engine, now_s), overload(view, engine, now_s)
+    if refused is None or refused.is_flood:
+        return queue
+    words, advice = _of_refused(refused.arrivals)
+    return Finding(
+        cause=CAUSE,
+        subject=engine,
+        severity="warning",
+        since_s=refused.arrivals.since_s if queue is None else min(queue.since_s, refused.arrivals.since_s),
+        summary=f"engine {engine}: {words}, {refused.share:.0%} are refused",
+        evidence=(*refused.evidence, *(() if queue is None else queue.evidence)),
+        advice=advice,
+        not_visible=(*refused.not_visible, *(() if queue is None else queue.not_visible)),
+    )
+
+
+def _of_refused(arrivals: Arrivals) -> tuple[str, str]:
+    """What it is, as far as it is known, and what to do."""
+    if not arrivals.fell:
+        return "more requests come than it takes in", _ADVICE
+    return (
+        "more requests come and it serves fewer than before" if arrivals.grew else "it serves fewer requests than before",
+        _SLOWER,
+    )
+
+
+def queue_of_waits(view: View, engine: str, now_s: float) -> Finding | None:
+    """The finding where requests wait, whether any are refused or not."""
     if not held(view, engine, WAITING, is_positive, now_s - HELD_S, now_s):
         return None
     waits = _of_waits(view, engine, now_s)

@@ -1,0 +1,148 @@
+"""Whether more requests come than before, or an engine serves fewer of them: what tells a flood from an engine that became slow.
+
+Compared is what came, and what was served, since the engine began to refuse (the last `LATELY_S` of it at most) with all that is
+known of the time before. The last `FILL_S` before the first refusal are left out, half of that time at most: while a queue fills,
+what fills it comes already. More came if it is `GREW` times as much, and fewer were served if it is at most `FELL` of what was; and
+if chance does not do it: `BEYOND` standard deviations, after a transform that makes the root of a Poisson count normal (Anscombe).
+
+Of requests that come independently of each other chance does it in 3 of 100000 looks, and only looks at which refusals are found
+count. Traffic in bursts scatters more: bursts of `GREW` times the mean that fill a queue are a flood by this rule, and truly are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.engine_causes.readings import REQUESTS
+from aie_agent.analysis.findings import View
+from aie_agent.analysis.window import gain
+from aie_agent.series import Series
+
+RECEIVED: Final = "aie_engine_requests_received_total"
+
+LATELY_S: Final = 60.0
+FILL_S: Final = 30.0
+LEAST_BEFORE_S: Final = 5.0
+"""Of a shorter time before nothing is said: of one that is not much longer chance may have much to do, which `BEYOND` knows."""
+QUIET_S: Final = 15.0
+"""Refusals that are further apart are not of one time."""
+GREW: Final = 1.5
+GOES_ON: Final = 1.2
+"""So much more than before is a flood for as long as it was one."""
+FELL: Final = 0.5
+BEYOND: Final = 4.0
+_MOST_APART_S: Final = 30.0
+"""What was between points that are further apart is not known: the engine was restarted, or did not answer."""
+
+
+class Counted(NamedTuple):
+    """So many, in so many seconds of which that is known."""
+
+    number: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """A second."""
+        return self.number / self.seconds if self.seconds > 0 else 0.0
+
+
+class Arrivals(NamedTuple):
+    """What came and what was served well, before the engine refused any and lately; what came in between, since it refuses; since
+    when that is; and which metric tells what came."""
+
+    came_before: Counted
+    came_since: Counted
+    came: Counted
+    served_before: Counted
+    served: Counted
+    since_s: float
+    metric: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything before to compare with."""
+        return self.came_before.seconds >= LEAST_BEFORE_S and self.came.seconds > 0
+
+    @property
+    def grew(self) -> bool:
+        """Whether more come than before."""
+        return self.is_known and self.came.rate >= GREW * self.came_before.rate and _beyond(self.came, self.came_before) >= BEYOND
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what once grew is still more than it was; where nothing before is known any more, whether it is not far less."""
+        if self.is_known:
+            return self.came.rate >= GOES_ON * self.came_before.rate
+        return self.came_since.seconds <= 0.0 or self.came.rate >= FELL * self.came_since.rate
+
+    @property
+    def fell(self) -> bool:
+        """Whether fewer are served than before."""
+        known = self.is_known and self.served_before.seconds > 0 and self.served.seconds > 0
+        return known and self.served.rate <= FELL * self.served_before.rate and _beyond(self.served, self.served_before) <= -BEYOND
+
+
+def arrivals(view: View, engine: str, refused: Iterable[Series], now_s: float) -> Arrivals:
+    """Of an engine that refuses: `refused` are the counters of what it refuses. What ended, refused or not, is taken for what came
+    where the page does not tell that."""
+    onset_s = _onset_s(refused, now_s)
+    received = _current(view, engine, RECEIVED, now_s)
+    came = received or _current(view, engine, REQUESTS, now_s)
+    served = _current(view, engine, REQUESTS, now_s, outcome="ok")
+    begin_s = min((span.first_s for series in came if (span := series.ring.span(0.0)) is not None), default=onset_s)
+    until_s = onset_s - min(FILL_S, max(onset_s - begin_s, 0.0) / 2)
+    late_s = max(onset_s, now_s - LATELY_S)
+    return Arrivals(
+        came_before=_counted(came, 0.0, until_s),
+        came_since=_counted(came, onset_s, late_s),
+        came=_counted(came, late_s, now_s),
+        served_before=_counted(served, 0.0, until_s),
+        served=_counted(served, late_s, now_s),
+        since_s=onset_s,
+        metric=RECEIVED if received else REQUESTS,
+    )
+
+
+def _current(view: View, engine: str, metric: str, now_s: float, **labels: str) -> list[Series]:
+    return [series for series in view.store.scalars(metric, engine=engine, **labels) if series.valid_until_s >= now_s]
+
+
+def _onset_s(refused: Iterable[Series], now_s: float) -> float:
+    """Since when it refuses without a pause: the last look before the first refusal."""
+    rises = sorted((rise for series in refused for rise in _rises(series)), key=lambda rise: rise[1], reverse=True)
+    onset_s = rises[0][1] if rises else now_s
+    for begin_s, end_s in rises:
+        if onset_s - end_s > QUIET_S:
+            break
+        onset_s = min(onset_s, begin_s)
+    return onset_s
+
+
+def _rises(series: Series) -> Iterator[tuple[float, float]]:
+    """Between which looks a counter rose."""
+    for (begin_s, before), (end_s, value) in pairwise(series.ring.since(0.0)):
+        if gain(before, value) > 0:
+            yield begin_s, end_s
+
+
+def _counted(all_series: Sequence[Series], start_s: float, end_s: float) -> Counted:
+    """How much counters rose, together, between looks that both lie in this time; and for how long that is known."""
+    number, seconds = 0.0, 0.0
+    for series in all_series:
+        known_s = 0.0
+        for (begin_s, before), (until_s, value) in pairwise(series.ring.since(start_s)):
+            if begin_s >= start_s and until_s <= end_s and until_s - begin_s <= _MOST_APART_S:
+                number += gain(before, value)
+                known_s += until_s - begin_s
+        seconds = max(seconds, known_s)
+    return Counted(number, seconds)
+
+
+def _beyond(now: Counted, before: Counted) -> float:
+    """By how many standard deviations a count is other than what was before lets expect; below 0, fewer."""
+    share = now.seconds / before.seconds
+    return 2.0 * (math.sqrt(now.number + 0.375) - math.sqrt((before.number + 0.375) * share)) / math.sqrt(1.0 + share)
