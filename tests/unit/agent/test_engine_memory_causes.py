@@ -78,6 +78,51 @@ def test_what_the_record_lacks_is_left_out() -> None:
     assert "an allocation failed on cuda1" in finding.summary
     assert len(finding.evidence) == 1
     assert finding.not_visible == ("could not be read at that moment: memory_stats: RuntimeError",)
+    assert finding.summary.endswith("it is not known who holds it")
+
+
+IN_CONTAINER = ", of all on the GPU one may be this process"
+SHARED = {**FULL, "reserved_bytes": 40 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("details", "pids", "words"),
+    [
+        (
+            {**FULL, "reserved_bytes": 76 * GIB, "holders": f"pid 4711: 80000 MiB{IN_CONTAINER}"},
+            set(),
+            "the engine itself holds it",
+        ),
+        (
+            {**FULL, "reserved_bytes": 60 * GIB, "holders": f"pid 4711: 80000 MiB{IN_CONTAINER}"},
+            {4711},
+            "the engine itself holds it",
+        ),
+        ({**SHARED, "holders": f"pid 7: 41500 MiB, pid 8: 38000 MiB{IN_CONTAINER}"}, set(), "others hold it"),
+        ({**SHARED, "holders": f"pid 7: 41500 MiB, pid 8: 38000 MiB{IN_CONTAINER}"}, {7, 8}, "the engine itself holds it"),
+        ({**SHARED, "holders": f"pid 7: 79000 MiB{IN_CONTAINER}"}, set(), "who holds it cannot be told"),
+        ({**SHARED, "holders": f"pid 7: unknown, pid 8: unknown{IN_CONTAINER}"}, set(), "who holds it cannot be told"),
+        ({**SHARED, "holders": "none"}, set(), "the engine itself holds it"),
+        ({**SHARED, "holders": "pid 9: 700 MiB"}, set(), "the engine itself holds it"),
+    ],
+)
+def test_an_engine_that_cannot_tell_its_own_pid_is_not_called_another(
+    details: dict[str, float | str], pids: set[int], words: str
+) -> None:
+    finding = EngineWorld(events=[oom(details)], pids=lambda _: frozenset(pids)).engine(cuda_oom)
+    assert finding is not None
+    assert finding.summary.endswith(words)
+    assert any(
+        ("processes on the GPU: " in each.text) is (IN_CONTAINER in str(details["holders"])) for each in finding.evidence[-1:]
+    )
+
+
+def test_without_a_list_of_processes_who_holds_the_rest_is_not_guessed() -> None:
+    nobody = {name: value for name, value in FULL.items() if name != "holders"}
+    for reserved, words in ((78.5, "the engine itself holds it"), (70.0, "the engine itself holds it"), (40.0, "cannot be told")):
+        finding = EngineWorld(events=[oom({**nobody, "reserved_bytes": reserved * GIB})]).engine(cuda_oom)
+        assert finding is not None
+        assert words in finding.summary, reserved
 
 
 def test_the_device_is_in_the_summary_if_nowhere_else() -> None:
@@ -95,7 +140,11 @@ def test_a_pool_on_a_cpu_has_a_name_of_its_own() -> None:
     assert world.engine(cuda_oom) is None
     finding = world.engine(out_of_memory)
     assert finding is not None
-    assert finding.cause == "out_of_memory"
+    assert (finding.cause, finding.summary.endswith("it is not known who holds it")) == ("out_of_memory", True)
+    pool = EngineWorld(events=[oom({"device": "cpu", "total_bytes": 8 * GIB, "free_bytes": 0.0, "allocated_bytes": 8 * GIB})])
+    finding = pool.engine(out_of_memory)
+    assert finding is not None
+    assert finding.summary.endswith("the engine itself holds it"), "nobody else can"
 
 
 def test_again_and_again_is_critical() -> None:

@@ -5,13 +5,18 @@ itself does not test how much it can take (vLLM does while it starts, in a proce
 after the last one. Of three or more within `OFTEN_S` seconds it is critical.
 
 Why memory ran out is read from the numbers, in this order. *Pieces*: what the allocator reserved and does not use would have been
-enough, but no free block was. *Others*: what neither is free nor reserved by this process would have been, and more than contexts
-take. *Full* otherwise: the process itself holds the memory. Where a number is missing, what it would tell is left out.
+enough, but no free block was. *Full*: the process itself holds the memory, since what neither is free nor reserved by it would not
+have been enough, or is no more than contexts take; or it is a pool of its own. *Others*: processes that are surely not its own hold
+as much as would have been enough, and more than that; *full* where they hold less. Within a container the driver's list has the
+engine itself, under a pid that it does not know: it is told by its pid, if the agent knows that, else by its size. Where it cannot
+be told, or nobody listed processes, *full* if the process reserved `MOST` of all that is taken, and *unsure* otherwise. *Unknown*:
+the numbers could not be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.engine_causes.readings import size
@@ -27,6 +32,11 @@ OFTEN_S: Final = 60.0
 OFTEN: Final = 3
 CONTEXTS_BYTES: Final = 1.5 * 2**30
 """What a process's own contexts and libraries take outside the allocator, at most: below it, nobody else is blamed."""
+MOST: Final = 0.8
+_AS_LARGE: Final = (0.98, 1.25)
+"""So many times what it reserved, and `CONTEXTS_BYTES`, a process has by the driver's account."""
+_HOLDER: Final = re.compile(r"pid (\d+): (\d+) MiB")
+_PERHAPS_OWN: Final = "may be this process"
 
 
 class _Verdict(NamedTuple):
@@ -44,6 +54,16 @@ _OTHERS: Final = _Verdict(
     "others hold it",
     "See who else is on the GPU (`nvidia-smi`, the GPU's page of aie-top): end what does not belong there, or give each its share"
     " (vLLM --gpu-memory-utilization, SGLang --mem-fraction-static).",
+)
+_WHO: Final = "`nvidia-smi` on the host, and the GPU's page of aie-top, list who is on the GPU and with how much"
+_UNSURE: Final = _Verdict(
+    "who holds it cannot be told",
+    f"{_WHO}: compare that with what the engine reserved. End what does not belong there; if nothing else is there, let the engine"
+    " take less.",
+)
+_UNKNOWN: Final = _Verdict(
+    "it is not known who holds it",
+    f"{_WHO}; for a CPU `free -h` and the limit of the control group. The engine's log may have more of the error.",
 )
 _FULL: Final = _Verdict(
     "the engine itself holds it",
@@ -71,7 +91,7 @@ def _finding(cause: str, view: View, engine: str, now_s: float, is_device: Calla
     if not events:
         return None
     last = max(events, key=lambda event: event.time_s)
-    verdict = _verdict(last.details)
+    verdict = _verdict(last.details, view.pids(engine))
     asked = _number(last.details, "asked_bytes")
     what = "an allocation" if asked is None else f"an allocation of {size(asked)}"
     return Finding(
@@ -92,14 +112,53 @@ def _lately(events: Sequence[Event], now_s: float) -> float:
     return sum(1 + (_number(event.details, "suppressed") or 0.0) for event in events if now_s - event.time_s < OFTEN_S)
 
 
-def _verdict(details: Mapping[str, float | str]) -> _Verdict:
-    asked, idle = _number(details, "asked_bytes"), _number(details, "reserved_unallocated_bytes")
-    largest, others = _number(details, "largest_free_bytes"), _others(details)
+def _verdict(details: Mapping[str, float | str], own: Set[int] = frozenset()) -> _Verdict:
+    """`own` are the pids that are known to be the engine's."""
+    asked, idle, reserved = (_number(details, f"{name}_bytes") for name in ("asked", "reserved_unallocated", "reserved"))
+    largest, outside = _number(details, "largest_free_bytes"), _others(details)
     if asked is not None and idle is not None and idle >= asked and (largest is None or largest < asked):
         return _PIECES
-    if others is not None and others > CONTEXTS_BYTES and (asked is None or others >= asked) and details.get("holders") != "none":
+    if outside is not None and _is_little(outside, asked):
+        return _FULL
+    strangers = _strangers_bytes(details, own)
+    if strangers is not None and not _is_little(strangers, asked):
         return _OTHERS
-    return _FULL
+    if outside is None or reserved is None:
+        return _FULL if (strangers is not None and reserved) or _is_pool(details) else _UNKNOWN
+    return _FULL if strangers is not None or reserved >= MOST * (reserved + outside) else _UNSURE
+
+
+def _is_pool(details: Mapping[str, float | str]) -> bool:
+    """Whether it is memory that nobody else can have: the record says what of it is taken, and it is no GPU's."""
+    is_gpu = str(details.get("device", "cuda")).startswith("cuda")
+    return not is_gpu and any(_number(details, f"{name}_bytes") is not None for name in ("allocated", "reserved"))
+
+
+def _is_little(held: float, asked: float | None) -> bool:
+    """Whether it would not have been enough, or is no more than contexts take."""
+    return held <= CONTEXTS_BYTES or (asked is not None and held < asked)
+
+
+def _strangers_bytes(details: Mapping[str, float | str], own: Set[int]) -> float | None:
+    """What processes hold that are surely not the engine's, by the driver's list; None where that cannot be told."""
+    listed = details.get("holders")
+    if not isinstance(listed, str):
+        return None
+    held = {int(pid): float(mib) * 2**20 for pid, mib in _HOLDER.findall(listed)}
+    if _PERHAPS_OWN not in listed:
+        return sum(held.values())
+    known = own & held.keys()
+    itself = known or _as_large(held, _number(details, "reserved_bytes"))
+    return sum(size_bytes for pid, size_bytes in held.items() if pid not in itself) if itself else None
+
+
+def _as_large(held: Mapping[int, float], reserved: float | None) -> frozenset[int]:
+    """The process that has about as much as the engine reserved; empty where none has."""
+    if not reserved:
+        return frozenset()
+    least, most = _AS_LARGE[0] * reserved, _AS_LARGE[1] * reserved + CONTEXTS_BYTES
+    near = [pid for pid, size_bytes in held.items() if least <= size_bytes <= most]
+    return frozenset(sorted(near, key=lambda pid: abs(held[pid] - reserved))[:1])
 
 
 def _others(details: Mapping[str, float | str]) -> float | None:
@@ -127,7 +186,8 @@ def _evidence(last: Event, events: Sequence[Event], now_s: float) -> Iterator[Ev
         text = f"{size(others)} is held outside its allocator: its own contexts and libraries, and others"
         yield Evidence(text=f"{text} (limit {size(CONTEXTS_BYTES)})", metric=_PHYSICAL)
     if holders:
-        yield Evidence(text=f"others on the GPU: {holders}", metric=_PHYSICAL)
+        who = "processes" if _PERHAPS_OWN in holders else "others"
+        yield Evidence(text=f"{who} on the GPU: {holders}", metric=_PHYSICAL)
 
 
 def _number(details: Mapping[str, float | str], name: str) -> float | None:
