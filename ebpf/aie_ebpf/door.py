@@ -178,6 +178,10 @@ class Module:
             raise BpfError(f"map {name} has keys and values of {sizes} bytes, not {struct.calcsize(key), struct.calcsize(value)}")
         return Table(self._library, fd, key, value)
 
+    def has(self, name: str) -> bool:
+        """Whether there is a map of that name in the text."""
+        return bool(self._library.bpf_table_fd(self._bpf.module, name.encode()) >= 0)
+
     def ring(self, name: str) -> Ring:
         """A ring buffer by its name in the text. Raises BpfError."""
         return Ring(self._library, self._library.bpf_table_fd(self._bpf.module, name.encode()))

@@ -102,10 +102,10 @@ class HostProbes:
         """Errors of GPUs."""
         return tuple(xid(record) for record in self._records("xid"))
 
-    def read_lost(self) -> list[dict[str, int]]:
-        """What could not be noted, by module. Raises BpfError."""
+    def read_lost(self, now_ns: int) -> list[dict[str, int]]:
+        """What could not be noted, by module; `now_ns` is the monotonic clock. Raises BpfError."""
         late = self._late.lost if self._late is not None else None
-        return [reader.read() for reader in (self._lost, late) if reader is not None]
+        return [reader.read(now_ns) for reader in (self._lost, late) if reader is not None]
 
     def catch_up(self, now_s: float) -> Iterator[None] | None:
         """The steps that attach what this kernel has only now: the driver of GPUs was loaded. None: nothing new is there."""

@@ -165,9 +165,9 @@ class UprobeSets:
         """Stacks of threads that began to wait since the reading before."""
         return self._stacks.read() if self._stacks is not None else ()
 
-    def read_lost(self) -> Iterable[dict[str, int]]:
-        """What could not be noted, by module. Raises BpfError."""
-        return [reader.read() for reader in self._lost]
+    def read_lost(self, now_ns: int) -> Iterable[dict[str, int]]:
+        """What could not be noted, by module; `now_ns` is the monotonic clock. Raises BpfError."""
+        return [reader.read(now_ns) for reader in self._lost]
 
     def _module_at(self, tgid: int, address: int) -> str:
         """The file that an address of a process is in. Its mappings are read again when an address is in none of those known."""

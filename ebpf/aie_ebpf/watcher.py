@@ -184,7 +184,7 @@ class Watcher:
         gc = self._uprobes.read_gc()
         ended = self._lives.ended()
         lost: Counter[str] = Counter()
-        for each in (*self._host.read_lost(), *self._uprobes.read_lost()):
+        for each in (*self._host.read_lost(now_ns), *self._uprobes.read_lost(now_ns)):
             lost.update(each)
         return Report(
             period_s=0.0,

@@ -14,8 +14,11 @@ struct device_use {
     struct histogram seconds;
     u64 bytes;
 };
-/* LRU: a request that is merged or fails over never completes under its own name. */
-BPF_TABLE("lru_hash", struct request, u64, requests, 8192);
+/* A request that is merged or fails over never completes under its own name, and stays, until user space makes room (lost.py). */
+#ifndef REQUESTS_ENTRIES
+#define REQUESTS_ENTRIES 8192
+#endif
+BPF_TABLE("hash", struct request, u64, requests, REQUESTS_ENTRIES);
 /* The zero that a new entry begins with is too large for the stack. */
 BPF_ARRAY(no_use, struct device_use, 1);
 BPF_TABLE("hash", struct device, struct device_use, devices, 512);
@@ -23,7 +26,7 @@ BPF_TABLE("hash", struct device, struct device_use, devices, 512);
 TRACEPOINT_PROBE(block, block_rq_issue) {
     struct request request = {.sector = args->sector, .device = args->dev};
     u64 now = bpf_ktime_get_ns();
-    requests.update(&request, &now);
+    if (requests.update(&request, &now)) note_lost(LOST_REQUEST);
     return 0;
 }
 

@@ -18,7 +18,10 @@ struct histogram {
 };
 
 /* What could not be noted because a map was full, by map; the reader exports it (readers/lost.py has the names). */
-enum lost { LOST_FUTEX, LOST_LOCK, LOST_THREAD, LOST_BLOCK, LOST_EVENT, LOST_CALL, LOST_ALLOCATION, LOST_GROUP, LOST_REASONS };
+enum lost {
+    LOST_FUTEX, LOST_LOCK, LOST_THREAD, LOST_BLOCK, LOST_EVENT, LOST_CALL, LOST_ALLOCATION, LOST_GROUP,
+    LOST_VISIT, LOST_REQUEST, LOST_RUNTIME_CALL, LOST_REASONS
+};
 BPF_ARRAY(lost, u64, LOST_REASONS);
 
 static __always_inline void note_lost(int reason) {

@@ -80,5 +80,10 @@ BPF_TABLE("hash", struct context, u64, contexts, 1024);
 BPF_TABLE("hash", u32, struct cuda_process, cuda_processes, 1024);
 /* By tid, while the call runs. Not LRU: a free may wait for the GPU for long. */
 BPF_TABLE("hash", u32, struct memory_call, memory_calls, 8192);
-/* By tid, since the last call of a runtime function. LRU: nothing tells when it has returned. */
-BPF_TABLE("lru_hash", u32, struct runtime_call, runtime_calls, 8192);
+/* By tid, since the last call of a runtime function: nothing tells when it has returned. User space makes room (lost.py); of a call
+ * that was forgotten the runtime itself is the caller.
+ */
+#ifndef RUNTIME_CALLS_ENTRIES
+#define RUNTIME_CALLS_ENTRIES 8192
+#endif
+BPF_TABLE("hash", u32, struct runtime_call, runtime_calls, RUNTIME_CALLS_ENTRIES);

@@ -107,6 +107,6 @@ int cuda_runtime_entry(struct pt_regs *ctx) {
     struct runtime_call call = {.sp = PT_REGS_SP(ctx), .caller = return_address(ctx), .function = PT_REGS_IP(ctx)};
     struct runtime_call *outer = runtime_calls.lookup(&tid);
     if (outer && call.sp != outer->sp && is_inside(outer, call.sp, call.caller)) return 0; /* one runtime function by another */
-    runtime_calls.update(&tid, &call);
+    if (runtime_calls.update(&tid, &call)) note_lost(LOST_RUNTIME_CALL);
     return 0;
 }

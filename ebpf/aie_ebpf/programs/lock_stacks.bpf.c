@@ -56,7 +56,9 @@ struct lock_at {
 };
 BPF_TABLE("hash", struct lock_at, u64, sampled_locks, 1024);
 
-/* How many were taken of a thread at an address; at address 0, of the thread. LRU: a thread ends without telling this map. */
+/* How many were taken of a thread at an address; at address 0, of the thread. LRU: a thread ends without telling
+ * this map. One that is dropped may have some more taken, still no more than MOST of its process: no number depends on it.
+ */
 struct place {
     u64 address;
     u64 tid;

@@ -66,9 +66,13 @@ BPF_TABLE("hash", struct lock, struct lock_use, locks, LOCKS_ENTRIES);
 #define FUTEX_WAITING_ENTRIES 16384
 #endif
 BPF_TABLE("hash", u32, struct waiting, futex_waiting, FUTEX_WAITING_ENTRIES);
-/* Which thread has waited where, and when its last wait there ended (the lowest bit aside); 0 once it has handed on. LRU: a thread
- * may never come back to an address, and ends without telling this map.
+/* Which thread has waited where, and when its last wait there ended (the lowest bit aside); 0 once it has handed on. A thread
+ * may never come back to an address, and ends without telling this map: user space makes room once it is full (lost.py). Of a visit
+ * that finds none, the hand-off is not seen.
  */
+#ifndef VISITS_ENTRIES
+#define VISITS_ENTRIES 16384
+#endif
 struct visit {
     u64 address;
     u64 tid;
@@ -77,7 +81,7 @@ struct visit {
  * what it did before was work. A reader-writer lock wakes all as well: there they wait by FUTEX_WAIT_BITSET.
  */
 #define PLAIN 1ULL
-BPF_TABLE("lru_hash", struct visit, u64, visits, 16384);
+BPF_TABLE("hash", struct visit, u64, visits, VISITS_ENTRIES);
 
 static __always_inline struct lock_use *use_of(struct lock *lock) {
     struct lock_use none = {};
@@ -147,7 +151,7 @@ TRACEPOINT_PROBE(syscalls, sys_exit_futex) {
         }
         struct visit visit = {.address = lock.address, .tid = tid};
         u64 ended = now & ~PLAIN | waiting->plain;
-        visits.update(&visit, &ended);
+        if (visits.update(&visit, &ended)) note_lost(LOST_VISIT);
     }
     futex_waiting.delete(&tid);
     return 0;

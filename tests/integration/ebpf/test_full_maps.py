@@ -12,7 +12,7 @@ import pytest
 
 from aie_ebpf.door import PROGRAMS, Bcc, Module
 from aie_ebpf.probes import TRACEPOINTS
-from aie_ebpf.readers.lost import LostReader
+from aie_ebpf.readers.lost import OLD_NS, LostReader
 from aie_ebpf.readers.waits import WaitsReader
 from aie_ebpf.readers.watched import WatchedProcesses
 
@@ -51,7 +51,12 @@ def small(bcc: Bcc) -> Iterator[Module]:
     """locks and sched, attached, with little room."""
     names = ("common.h", "watched.h"), ("locks.bpf.c", "sched.bpf.c")
     base, programs = ("".join((PROGRAMS / name).read_text() for name in each) for each in names)
-    defines = [f"FUTEX_WAITING_ENTRIES={ROOM}", f"THREADS_ENTRIES={ROOM}", f"LOCKS_ENTRIES={ROOM_OF_LOCKS}"]
+    defines = [
+        f"FUTEX_WAITING_ENTRIES={ROOM}",
+        f"THREADS_ENTRIES={ROOM}",
+        f"LOCKS_ENTRIES={ROOM_OF_LOCKS}",
+        f"VISITS_ENTRIES={ROOM}",
+    ]
     module = bcc.compile_text(base + ALONE + programs, defines)
     probes = [module.attach_tracepoint(row.tracepoint, row.handler) for row in TRACEPOINTS if row.set in SETS]
     yield module
@@ -78,6 +83,11 @@ def waiters() -> Iterator[tuple[int, Callable[[str], str]]]:
         process.kill()
 
 
+def now_ns() -> int:
+    """The clock of the programs."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
 def eventually(holds: Callable[[], bool]) -> None:
     """Threads are under way for a moment after they are told."""
     deadline_s = time.monotonic() + 60
@@ -91,14 +101,15 @@ def test_threads_and_locks_without_room(small: Module, waiters: tuple[int, Calla
     watched, waits, lost = WatchedProcesses(small), WaitsReader(small, SETS), LostReader(small)
     waiting = small.table("futex_waiting", "I", "4Q2I")
     threads = small.table("threads", "I", "3QII")
+    visits = small.table("visits", "2Q", "Q")
     waits.watch(tgid)
     watched.watch(tgid, None, ())
     try:
-        lost.read()
-        found = {"futex_waiting": 0, "locks": 0, "threads": 0}
+        lost.read(now_ns())
+        found = {"futex_waiting": 0, "locks": 0, "threads": 0, "visits": 0}
 
         def count() -> None:
-            for name, rose in lost.read().items():
+            for name, rose in lost.read(now_ns()).items():
                 found[name] += rose
 
         def is_full() -> bool:
@@ -113,15 +124,27 @@ def test_threads_and_locks_without_room(small: Module, waiters: tuple[int, Calla
         assert tell("go") == "over"
         count()
         assert found["locks"] > 0
-        use = waits.read(time.clock_gettime_ns(time.CLOCK_MONOTONIC), frozenset(SETS))[tgid]
+        use = waits.read(now_ns(), frozenset(SETS))[tgid]
         assert 0 < len(use.locks) <= ROOM_OF_LOCKS + ROOM, "those that ended, and those that are under way"
         # Whoever left made room: what comes now is seen, and nothing is lost.
         count()
         assert tell("2") == "waiting"
         eventually(lambda: len(list(waiting.items())) == 2)
-        assert lost.read().get("futex_waiting", 0) == 0
+        assert lost.read(now_ns()).get("futex_waiting", 0) == 0
         assert tell("go") == "over"
         eventually(lambda: not list(waiting.items()))
+        # Of visits nobody knows that they are over: what is old makes room where there is none.
+        assert found["visits"] > 0
+        assert len(list(visits.items())) == ROOM
+        assert tell("2") == "waiting"
+        eventually(lambda: len(list(waiting.items())) == 2)
+        assert tell("go") == "over"
+        assert lost.read(now_ns() + 2 * OLD_NS)["visits"] > 0
+        assert list(visits.items()) == []
+        assert tell("2") == "waiting"
+        eventually(lambda: len(list(waiting.items())) == 2)
+        assert tell("go") == "over"
+        assert list(visits.items()) != [], "what comes now is seen"
     finally:
         watched.forget(tgid)
         waits.forget(tgid)

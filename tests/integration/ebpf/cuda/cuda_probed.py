@@ -68,14 +68,18 @@ class ProbedCuda(Probed):
     ) -> None:
         super().__init__(host, module, way, tgid, rows, in_full)
         self.reader = CudaReader(module)
-        self.lost = LostReader(module)
-        self.lost.read()
+        self._lost = LostReader(module)
+        self.read_lost()
         if from_start:
             self.reader.watch(tgid, "cuda_memory")
 
     def read(self) -> Cuda:
         """What the process did since the last call."""
         return self.reader.read(now_ns(), lambda tgid, address: address_space(tgid).module_at(address)).get(self.tgid, Cuda())
+
+    def read_lost(self) -> dict[str, int]:
+        """What could not be noted since the last call, by map."""
+        return self._lost.read(now_ns())
 
     def release(self) -> None:
         """Drops what maps hold of it, too."""

@@ -40,11 +40,11 @@ def test_the_size_of_a_shape_is_read_from_the_caller(stand_in: StandIn, probe: P
         program.step()
         (batches,) = probed.read().copies
         assert (batches.direction, batches.bytes, sum(batches.sizes.slots)) == ("unified", 1 + sum(range(101)), 2)
-        assert probed.lost.read() == {}
+        assert probed.read_lost() == {}
         program.step()
         (batch,) = probed.read().copies
         assert batch.bytes == sum(range(257))
-        assert probed.lost.read() == {"events": 1}
+        assert probed.read_lost() == {"events": 1}
 
 
 def test_a_burst_is_what_comes_within_a_millisecond(stand_in: StandIn, probe: ProbeCuda) -> None:

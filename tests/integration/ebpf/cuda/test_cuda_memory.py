@@ -64,7 +64,7 @@ def test_every_kind_is_counted_to_the_byte(stand_in: StandIn, probe: ProbeCuda) 
         assert by_kind(cuda, "frees") == {"device": 3, "async": 1, "vmm": 1, "host": 1}
         assert cuda.unknown_frees == 0
         assert cuda.failures == ()
-        assert probed.lost.read() == {}
+        assert probed.read_lost() == {}
         # Every call runs a program at its entry and one at its return: 12 allocations and 12 frees, and 2 that were nested.
         assert probed.hits() == {"cuda_memory": 2 * (12 + 12 + 2)}
 
@@ -108,7 +108,7 @@ def test_threads_that_pass_addresses_to_each_other_lose_nothing(stand_in: StandI
         assert by_kind(cuda, "outstanding") == {"device": 8 * 250}
         assert by_kind(cuda, "outstanding_bytes") == {"device": 8 * 250 * 1000}
         assert cuda.unknown_frees == 0
-        assert probed.lost.read() == {}
+        assert probed.read_lost() == {}
 
 
 @both_ways

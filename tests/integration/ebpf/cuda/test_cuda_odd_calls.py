@@ -56,7 +56,7 @@ def test_a_map_that_is_full_is_said_and_leaves_no_ghosts(
         program.step()
         (row,) = probed.read().allocations
         assert (row.allocations, row.outstanding, row.outstanding_bytes) == (150, ROOM, ROOM * 64)
-        assert probed.lost.read() == {"allocations": 150 - ROOM}
+        assert probed.read_lost() == {"allocations": 150 - ROOM}
         program.step()
         cuda = probed.read()
         assert [(row.outstanding, row.frees) for row in cuda.allocations] == [(0, ROOM)]

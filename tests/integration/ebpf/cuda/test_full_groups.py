@@ -40,7 +40,7 @@ def test_groups_that_found_no_room_are_counted(
         assert {row.size_class_bytes: row.outstanding_bytes for row in found} == {
             1024 << each: 1000 << each for each in range(ROOM)
         }
-        assert probed.lost.read() == {"groups": SIZES - ROOM}
+        assert probed.read_lost() == {"groups": SIZES - ROOM}
         program.step()
         cuda = probed.read()
         assert [(row.outstanding_bytes, row.frees) for row in cuda.allocations] == [(0, 1)] * ROOM
