@@ -20,10 +20,19 @@ query of the panel return data, from a real Prometheus:
 
 """
 
+_REAL: Final = """
+Real are the programs in all of these but `others`: aie-engine, its clients and the agents, the hooks, the kernel's probes and
+control groups, Prometheus, and the collector of spans. The faults inside the engine and on its GPUs are those of the fault lab
+(`docs/faultlab.md`). Simulated are the GPUs and CUDA: stand-ins for NVIDIA's libraries, loaded by the real bindings, and one for
+`torch.cuda`, whose numbers the real hook sends. Recorded or rendered are the pages of `others`, and in `faults` one page of SGLang
+in which a value was replaced by NaN; what they count is made to rise as they are served. Written by hand are only the two lines in
+`faults` that no StatsD server could take.
+"""
+
 
 def markdown(boards: Sequence[Board]) -> str:
     """The document."""
-    parts = [_HEAD, *(f"* `{situation}`: {meaning}\n" for situation, meaning in MEANING.items())]
+    parts = [_HEAD, *(f"* `{situation}`: {meaning}\n" for situation, meaning in MEANING.items()), _REAL]
     for board in boards:
         chosen = ", ".join(f"`{name.removeprefix('one_')}`" for name in board.variables)
         parts.append(f"\n## {board.title}\n\n{board.question} Chosen by {chosen}.\n")
@@ -33,5 +42,5 @@ def markdown(boards: Sequence[Board]) -> str:
 
 
 def _row(row: Row, panel: Panel) -> str:
-    seen = f"`{panel.situation}`: {panel.why}" if panel.why else f"`{panel.situation}`"
+    seen = ", ".join(f"`{situation}`" for situation in panel.situations) + (f": {panel.why}" if panel.why else "")
     return f"| {row.title or '(top)'} | {panel.title} | {panel.question} | {seen if panel.queries else '-'} |\n"

@@ -37,7 +37,7 @@ class Situation(StrEnum):
 MEANING: Final[dict[Situation, str]] = {
     Situation.PLAIN: "an agent that reads the page of aie-engine with SmolLM2: no hooks, no probes, no GPU",
     Situation.OTHERS: "the same of vLLM, SGLang, TGI and llama.cpp, by recorded and rendered pages",
-    Situation.HOOKS: "an engine whose hooks tell of memory that grows and of answers that have changed",
+    Situation.HOOKS: "engines with hooks: one whose model is damaged, and a collector takes its spans; one that keeps tensors",
     Situation.GPUS: "a healthy host with eight simulated H100s",
     Situation.NO_GPU: "as plain: what tells of hosts without GPUs",
     Situation.FAULTS: "GPUs that are lost, hot or slow, pages that are gone or wrong, senders that send nonsense",
@@ -49,10 +49,11 @@ MEANING: Final[dict[Situation, str]] = {
 
 
 class Query(NamedTuple):
-    """PromQL with the board's variables, and how its series are called."""
+    """PromQL with the board's variables, and how its series are called; `situation` where it is not that of its panel."""
 
     expr: str
     legend: str = ""
+    situation: Situation | None = None
 
 
 class Step(NamedTuple):
@@ -113,6 +114,15 @@ class Panel:
     trouble: bool = False
     why: str = ""
     text: str = ""
+
+    def situation_of(self, query: Query) -> Situation:
+        """In which this query has something to show."""
+        return query.situation or self.situation
+
+    @property
+    def situations(self) -> tuple[Situation, ...]:
+        """Those of all its queries, each once."""
+        return tuple(dict.fromkeys(map(self.situation_of, self.queries))) or (self.situation,)
 
 
 class Row(NamedTuple):

@@ -11,6 +11,12 @@ _I: Final = "instance"
 _PROBED: Final = "needs eBPF on that host: `aie-agent check` says what is missing"
 _P: Final = Situation.PROBES
 _BLIND: Final = ("agent_blind",)
+_SPANS: Final = (
+    ("ok", Word("", "green")),
+    ("failed", Word("", "red")),
+    ("refused", Word("", "orange")),
+    ("dropped", Word("", "purple")),
+)
 _FAILS: Final = f"{p.by('instance, source', p.of('aie_agent_source_up'), 'max')} == 0"
 
 _ANSWER: Final = Row(
@@ -194,7 +200,6 @@ _OUTPUT: Final = Row(
             "Who asks the agent, and is anybody refused?",
             "reqps",
             Query(p.total("aie_agent_http_requests_total", "instance, path, code"), "{{code}} {{path}} ({{instance}})"),
-            width=12,
         ),
         lines(
             "Pushes to an OTLP collector",
@@ -202,9 +207,17 @@ _OUTPUT: Final = Row(
             "short",
             Query(p.total("aie_agent_otlp_exports_total", "instance, result"), "{{result}} ({{instance}})"),
             words=(("ok", Word("", "green")), ("failed", Word("", "red"))),
-            width=12,
             situation=Situation.FAULTS,
             empty="no collector is configured",
+        ),
+        lines(
+            "Spans of engines",
+            "Do the spans of requests arrive? Failed is a whole batch, refused a part of one; dropped had no room to wait.",
+            "short",
+            Query(p.total("aie_engine_spans_total", "instance, engine, result"), f"{{{{result}}}} {p.OF_ENGINE}"),
+            words=_SPANS,
+            situation=Situation.HOOKS,
+            empty="no engine here pushes spans itself",
         ),
     ),
 )

@@ -197,6 +197,7 @@ _LIMITS: Final = Row(
                     p.total("aie_engine_prefix_cache_queries_total", _E, p.MODEL),
                 ),
                 f"prefix {p.OF_ENGINE}",
+                Situation.OTHERS,  # aie-engine has no such cache
             ),
             Query(
                 p.share(

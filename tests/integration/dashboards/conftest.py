@@ -32,11 +32,12 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         pytest.skip(str(error))
     with contextlib.ExitStack() as stack:
         place = Place(tmp_path_factory.mktemp("agents"), stack)
-        hooked, engine = Hooked(place), place.engine()
+        engine, broken = place.engine(), Broken(place)
+        hooked = Hooked(place)
         can_probe = not prerequisites.unmet(prerequisites.check())
         probed = Probed(place, StandIn(tmp_path_factory.mktemp("cuda"))) if can_probe else None
-        broken, limited = Broken(place), limits(place)
-        stack.enter_context(hooked.telling())
+        limited = limits(place)
+        hooked.ask()
         url = engine.url()
         stack.enter_context(Clients(url)).send(LOAD)
         agents = {
@@ -51,7 +52,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         targets = tuple(agent.url().removeprefix("http://") for agent in agents.values())
         alone = (url.removeprefix("http://"), f"127.0.0.1:{free_port()}")
         server = stack.enter_context(prometheus(place.directory / "prometheus", [Job("aie", targets), Job("alone", alone)]))
-        made = Monitored(server, agents, broken)
+        made = Monitored(server, agents, broken, hooked)
         eventually(lambda: len(server.query("aie_gpu_xid_errors_total{xid='79'}")) == _GPUS_IN_ALL)
         broken.break_it()
         if probed is not None:

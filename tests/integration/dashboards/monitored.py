@@ -13,7 +13,7 @@ from demo.monitoring import Prometheus
 from tests.fakes.board_files import CHOSEN, concrete
 from tests.faultlab.programs import Program
 from tests.integration.dashboards.grafana import HOUR, ZOOMED, Shown
-from tests.integration.dashboards.situations import Broken
+from tests.integration.dashboards.situations import Broken, Hooked
 
 PACE: Final = {"__rate_interval": "20s", "__range": "1h", "__range_s": "3600"}
 PICTURES: Final = frozenset({Kind.LINES, Kind.TIMELINE, Kind.HEATMAP})
@@ -49,6 +49,11 @@ class Ask(NamedTuple):
         return f"{self.board.name}: {self.panel.title}: {self.query.legend or self.query.expr}"
 
     @property
+    def agent(self) -> str:
+        """Whose agent has what it asks for."""
+        return OF[self.panel.situation_of(self.query)]
+
+    @property
     def pictures(self) -> tuple[Shown, ...]:
         """The times for which it is asked; none where Grafana asks only for what is now."""
         return (HOUR, ZOOMED) if self.panel.kind in PICTURES else ()
@@ -61,7 +66,7 @@ def asks(*situations: Situation) -> list[Ask]:
         for board in BOARDS
         for panel in board.panels
         for query in panel.queries
-        if panel.situation in situations
+        if panel.situation_of(query) in situations
     ]
 
 
@@ -72,6 +77,7 @@ class Monitored:
     prometheus: Prometheus
     agents: dict[str, Program]
     broken: Broken
+    hooked: Hooked
     seen: dict[tuple[Ask, Shown | None], list[dict[str, Any]]] = field(default_factory=dict)
 
     def chosen(self, agent: str, **more: str) -> dict[str, str]:
@@ -97,9 +103,8 @@ class Monitored:
         """Asks what was not seen yet, as Grafana does; returns what is still missing."""
         every: list[tuple[Ask, Shown | None]] = [(ask, shown) for ask in wanted for shown in ask.pictures or (None,)]
         for ask, shown in [each for each in every if each not in self.seen]:
-            agent = OF[ask.panel.situation]
             for gpu in _GPUS.get(ask.board.name, (".*",)):
-                chosen = self.chosen(agent, gpu=gpu)
+                chosen = self.chosen(ask.agent, gpu=gpu)
                 found = self.now(ask.query.expr, chosen) if shown is None else self.picture(ask, shown, chosen)
                 if found:
                     self.seen[ask, shown] = found

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import json
 import re
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 from aie_agent import simulate
-from aie_hooks import Emitter, LogitsHooks
+from tests.e2e.programs import get
+from tests.fakes import hooked_net
+from tests.fakes.collector import MetricsCollector, taking_all_but
 from tests.fakes.cuda_stand_in import StandIn
+from tests.faultlab.clients import Clients
+from tests.faultlab.gpu_faults import GPU_FAULTS
 from tests.faultlab.programs import Program, free_port
+from tests.integration.dashboards import small_model
 from tests.integration.dashboards.control_groups import limited
 from tests.integration.dashboards.served_page import served
 
@@ -33,11 +37,15 @@ RISE_BYTES_PER_S: Final = 1_500_000
 OTHERS: Final = {"vllm": "vllm-0.33-dp2", "sglang": "sglang-0.5.23-dp2-tp2", "tgi": "tgi-2", "llamacpp": "llama.cpp-2026-10"}
 """Pages of engines that are not here: name and file."""
 
-MODEL: Final = "smollm2"
-"""Of which a reference ships."""
+ROOT: Final = Path(__file__).parents[3]
+INSIDE: Final = ROOT / "tests" / "faultlab" / "inside"
+ANSWERS_PER_S: Final = 30.0
+"""Of a small model: a window of a hundred takes seconds."""
+_TELLS: Final = ("--sample-outputs", "1", "--canary-every", "1s", "--response-cache-bytes", str(1 << 20))
+"""What an engine's hooks tell beside requests, and what they can tell it of."""
 
-_HW_SLOWDOWN: Final = 0x8
-_HW_THERMAL: Final = 0x40
+_ON_GPUS: Final = frozenset({"thermal", "xid-31", "link-narrow", "xid-79"})
+"""Faults of the lab: of GPUs 0, 1, 3 and 4."""
 
 # Three threads compute in Python now and then, at once; and three want a lock in which one of them always sleeps.
 FIGHT: Final = """
@@ -57,6 +65,19 @@ def hold():
 for target in (compute, compute, compute, hold, hold, hold):
     threading.Thread(target=target, daemon=True).start()
 input()
+"""
+
+
+# Hooks that cannot read what they should tell: they say that it is lost.
+UNREADABLE: Final = """
+import time
+from aie_hooks import AllocatorHook, Emitter
+def read():
+    raise RuntimeError("the device is lost")
+hook = AllocatorHook(Emitter("unreadable", {target!r}), read)
+while True:
+    hook.report()
+    time.sleep(0.5)
 """
 
 
@@ -97,9 +118,13 @@ class Place:
         """The section of an engine of which a page is known."""
         return f'[[engines]]\nname = "{name}"\nmetrics_url = "{url}"\n'
 
-    def process(self, code: str = "input()") -> subprocess.Popen[bytes]:
+    def process(self, code: str) -> subprocess.Popen[bytes]:
         """A Python program that runs until the end."""
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        return self.started("-c", code)
+
+    def started(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Python with these arguments, until the end."""
+        process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, cwd=ROOT)
         self.stack.callback(lambda: (process.kill(), process.communicate()))
         return process
 
@@ -149,7 +174,7 @@ class Broken:
         self._host = place.gpus("broken", 8)
         for gpu in range(8):
             self._host.set_load(gpu, 0.6)
-        self._host.set_link(3, generation=3)  # from the start: what counts is the best of five minutes
+        self._host.set_link(2, generation=3)  # from the start: what counts is the best of five minutes
         page = re.sub(r"^(sglang:num_queue_reqs\S*) .*$", r"\1 NaN", (PAGES / "sglang-0.4.prom").read_text(), flags=re.MULTILINE)
         self.agent = place.agent(
             "faults",
@@ -159,108 +184,81 @@ class Broken:
             place.page("no-number", place.stack.enter_context(served(page))),
             gpus=self._host,
         )
+        place.process(UNREADABLE.format(target=f"unix://{place.socket('faults')}"))
 
     def break_it(self) -> None:
         """GPUs are lost, hot, slow; senders send what cannot be taken."""
-        host = self._host
-        host.throttle(0, _HW_SLOWDOWN | _HW_THERMAL)
-        host.push_xid(1, 31)
-        host.push_xid(1, 143)  # of a number that has no series before
-        host.set_link(2, width=8)
-        host.push_xid(4, 79)
-        host.lose(4)
+        for fault in GPU_FAULTS:
+            if fault.name in _ON_GPUS:
+                self._place.stack.enter_context(fault.inject(self))  # type: ignore[arg-type]  # of its world they take the GPUs
+        self._host.push_xid(1, 143)  # of a number that has no series before
         self.babble()
 
+    def simulated(self) -> simulate.Controller:
+        """The GPUs that are broken."""
+        return self._host
+
     def babble(self) -> None:
-        """What is refused: no StatsD, a name that is not ours to give; and hooks that dropped something."""
-        lines = (b"no statsd", b"aie_nonsense:1|g", b"aie_hooks_dropped_total,engine=chat,reason=budget:3|c")
+        """What is refused: no StatsD, and a name that is not ours to give."""
+        lines = (b"no statsd", b"aie_nonsense:1|g")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.connect(str(self._place.socket("faults")))
             for line in lines:
                 sender.send(line)
 
 
-def _answer(rng: random.Random) -> tuple[float, float, float, int]:
-    """Entropy, surprisal, log-sum-exp of the first token, and length, of an answer; none as in the reference of `MODEL`."""
-    return rng.gauss(2, 0.4), abs(rng.gauss(1.5, 0.3)), rng.gauss(20, 2), rng.randint(2, 40)
-
-
 class Hooked:
-    """An engine that tells through hooks; its memory grows, and its answers are not those of its reference."""
+    """Two engines that tell through hooks: aie-engine with a small model, a layer of which is damaged once its canary is known,
+    and whose spans a collector takes, but for one of each batch; and a net of torch's modules that keeps tensors."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._host = place.gpus("one", 1)
-        self._engine = place.process()
+        self._inside = place.directory / "inside.sock"
+        self._damaged = False
+        folder, reference = small_model.write(place.directory)
+        self._engine = self._start_engine(folder, port := free_port())
+        target = f"unix://{place.socket('hooks')}"
+        net = place.started("-m", hooked_net.__name__, target, str(self._host.path), str(RISE_BYTES_PER_S), small_model.NAME)
         self.agent = place.agent(
             "hooks",
-            place.pid_file("chat", self._engine.pid),
+            place.page("chat", f"http://127.0.0.1:{port}/metrics"),
+            place.pid_file(hooked_net.NAME, net.pid),
             f'[leaks]\ntime_scale = {TIME_SCALE}\nwarm_up = "5m"\nwarm_up_requests = 1\n',
-            '[drift]\nreferences = ["demo"]\n',
+            f'[drift]\nreferences = ["{reference}"]\n',
             gpus=self._host,
         )
 
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tells ten times a second, from a thread, once there is somebody to tell."""
-        self.agent.url()
-        over = threading.Event()
-        thread = threading.Thread(target=self._tell, args=(over,), name="hooks")
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _tell(self, over: threading.Event) -> None:
-        rng = random.Random(2)
-        target = f"unix://{self._place.socket('hooks')}"
-        emitter = Emitter("chat", target, packets_per_second=1e9, flush_interval_s=float("inf"))
-        hooks = LogitsHooks(emitter, model=MODEL, rate=1.0)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.connect(str(self._place.socket("hooks")))
-            tick, began = 0, time.monotonic()
-            while not over.wait(0.1):
-                tick += 1
-                for _ in range(5):
-                    entropy, surprisal, logsumexp, length = _answer(rng)
-                    with hooks.enter() as hook:
-                        for _ in range(length):
-                            hook.add(-surprisal, entropy, logsumexp)
-                emitter.flush()
-                sender.send("\n".join(self._lines(tick, time.monotonic() - began)).encode())
-        emitter.close()
-
-    def _lines(self, tick: int, after_s: float) -> Iterator[str]:
-        """Memory that rises evenly, and the other things that hooks tell."""
-        allocated = 10 * GIB + round(after_s * RISE_BYTES_PER_S)
-        self._host.set_processes(0, [simulate.Process(self._engine.pid, allocated + 2 * GIB)])
-        of, by = "engine=chat,device=cuda0", f"engine=chat,model={MODEL}"
-        allocator = {
-            "allocated": allocated,
-            "reserved": allocated + GIB,
-            "inactive_split": GIB // 4,
-            "private_pool": 0,
-            "pinned": GIB,
+    def _start_engine(self, folder: Path, port: int) -> Program:
+        collector = MetricsCollector(kind=ExportTraceServiceRequest)
+        self._place.stack.callback(collector.close)
+        collector.answer = taking_all_but(1, "too long")
+        arguments = ["serve", "--model", str(folder), "--name", "chat", "--port", str(port), "--threads", "1", *_TELLS]
+        arguments += ["--otlp-endpoint", collector.url]
+        environment = {
+            "AIE_STATSD": f"unix://{self._place.socket('hooks')}",
+            "AIE_FAULTLAB_SOCKET": str(self._inside),
+            "PYTHONPATH": str(INSIDE),
         }
-        yield from (f"aie_engine_allocator_{name}_bytes,{of}:{value}|g" for name, value in allocator.items())
-        yield from (f"aie_engine_allocator_{name}_total,{of}:1|c" for name in ("retries", "ooms"))
-        yield f"aie_engine_requests_total,{by},outcome=ok:10|c"
-        yield f"aie_engine_requests_running,{by}:3|g"
-        yield f"aie_engine_requests_waiting,{by}:0|g"
-        canary = f"{by},canary=fixed"
-        yield f"aie_engine_canary_runs_total,{canary},outcome=ok:1|c"
-        # In StatsD a level below 0 is one that falls from 0.
-        yield from (f"aie_engine_canary_logprob_nats,{canary}:{value}|g" for value in (0, -3 - tick % 3 / 1000))
-        yield "aie_engine_malloc_used_bytes,engine=chat:5000000|g"
-        yield "aie_engine_malloc_held_bytes,engine=chat:6000000|g"
-        for cache in ("prefix", "response"):
-            yield f"aie_engine_{cache}_cache_queries_total,{by}:10|c"
-            yield f"aie_engine_{cache}_cache_hits_total,{by}:4|c"
-        yield f"aie_engine_activation_max_abs,{by},layer=0:{tick % 7}|g"
-        yield f"aie_engine_activation_std,{by},layer=0:{1 + tick % 3}|g"
-        yield f"aie_engine_activation_nonfinite_total,{by},layer=0:0|c"
+        engine = Program("aie-engine", arguments, self._place.directory / "hooked.log", environment)
+        self._place.stack.callback(engine.stop)
+        return engine
+
+    def ask(self) -> None:
+        """Begins to ask the engine, once there is somebody whom its hooks can tell."""
+        self.agent.url()
+        self._place.stack.enter_context(Clients(self._engine.url(), small_model.small_chat)).send(ANSWERS_PER_S)
+
+    def damage(self) -> None:
+        """The lab's fault of a layer: once, and not before the agent has learnt what the canary gives."""
+        if self._damaged or b"aie_drift_canary_level_nats{" not in get(f"{self.agent.url()}/metrics")[1]:
+            return
+        command = {"fault": "layer_scaled", "begins": True, "layer": small_model.LAYERS - 1, "factor": 8.0}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(self._inside))
+            connection.sendall(json.dumps(command).encode() + b"\n")
+            assert connection.makefile().readline() == "done\n"
+        self._damaged = True
 
 
 class Probed:

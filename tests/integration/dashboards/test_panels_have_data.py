@@ -42,6 +42,8 @@ def test_every_panel_has_data_in_its_situation(situation: Situation, monitored: 
     while (missing := monitored.look(wanted)) and time.monotonic() < until:
         if situation is Situation.FAULTS:
             monitored.broken.babble()
+        if situation is Situation.HOOKS:
+            monitored.hooked.damage()
         time.sleep(1.0)
     assert not missing, "no data:\n" + "\n".join(map(str, missing))
     for ask in wanted:
@@ -133,9 +135,9 @@ _NUMBERS: Final = {
     ("gpus", "Held back now", "faults"): ("job", {"aie": 1.0}),
     ("gpus", "XIDs in the time shown", "gpus"): ("job", {"aie": 0.0}),
     ("gpus", "XIDs in the time shown", "faults"): ("job", {"aie": 3.0}),
-    ("slo", "Time with a live replica", "hooks"): ("engine", {"chat": 1.0}),
-    ("gpus", "PCIe lanes missing", "faults"): ("gpu", {"2": 8.0}),
-    ("gpus", "PCIe generations missing, while busy", "faults"): ("gpu", {"3": 2.0}),
+    ("slo", "Time with a live replica", "hooks"): ("engine", {"chat": 1.0, "net": 1.0}),
+    ("gpus", "PCIe lanes missing", "faults"): ("gpu", {"3": 8.0}),
+    ("gpus", "PCIe generations missing, while busy", "faults"): ("gpu", {"2": 2.0}),
     ("agent", "Agents", "plain"): ("job", {"aie": 1.0}),
 }
 
@@ -150,6 +152,18 @@ def test_numbers_are_those_of_the_host(key: tuple[str, str, str], monitored: Mon
         return {each["metric"][label]: float(each["value"][1]) for each in monitored.answer(panel.queries[0].expr, agent)}
 
     eventually(lambda: shown() == expected)
+
+
+def test_spans_are_told_by_what_became_of_them(monitored: Monitored) -> None:
+    """The collector refuses one of each batch, and takes all batches."""
+    (ask,) = (ask for ask in asks(Situation.HOOKS) if ask.panel.title == "Spans of engines")
+
+    def shown() -> dict[str, float]:
+        return {each["metric"]["result"]: float(each["value"][1]) for each in monitored.answer(ask.query.expr, "hooks")}
+
+    found = eventually(lambda: (now := shown()).get("refused", 0.0) > 0 and now)
+    assert found["ok"] > found["refused"]
+    assert found["failed"] == found["dropped"] == 0.0
 
 
 @pytest.mark.parametrize("name", VARIABLES)

@@ -15,7 +15,7 @@ from dashboards import promql as forms
 from dashboards.boards import BOARDS, host
 from dashboards.boards.slo import burn, good
 from dashboards.objectives import OBJECTIVES
-from dashboards.table import Situation
+from dashboards.table import Board, Situation
 from dashboards.variables import VARIABLES
 from tests.fakes.board_files import CHOSEN, JSON_FILES, Asked, board, concrete, queries
 
@@ -185,6 +185,19 @@ CHECKS: Final[tuple[Callable[[str], Iterator[str]], ...]] = (
 def test_every_query_is_right(asked: Asked) -> None:
     assert complaints(concrete(asked.expr)) == []
     assert "$" not in concrete(asked.expr)
+
+
+@pytest.mark.parametrize("table", BOARDS, ids=lambda table: table.name)
+def test_every_variable_of_a_board_chooses_what_it_can(table: Board) -> None:
+    """Where a metric has the label that a variable chooses by, no query passes over what is chosen."""
+    chosen = {**CHOSEN, "engine": "an engine", "model": "a model", "gpu": "a GPU"}
+    names = {variable.removeprefix("one_") for variable in table.variables} - SCRAPED
+    for query in (query for panel in table.panels for query in panel.queries):
+        for selector in of_type(concrete(query.expr, chosen), promql.VectorSelector):
+            metric = metric_of(selector.name)
+            matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+            for name in names & set(metric.labels if metric is not None else ()):
+                assert matchers.get(name) == chosen[name], (query.expr, selector.name, name)
 
 
 @pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
