@@ -19,6 +19,7 @@ _MAY_LEAK: Final = frozenset({"memory_leak", "memory_fragmentation", "kv_account
 """Causes that as information say that something may be wrong, or is and there is time. Other causes' information is harmless."""
 _SUSPICION: Final = 0.5
 """The confidence of a suspicion, at most (docs/leaks.md)."""
+_NO_ENGINE: Final = "no engine is seen, so nothing can be said of any: `aie-agent check` says what is missing, and what to do"
 
 
 def add_parser(commands: Any) -> None:
@@ -29,24 +30,37 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 0: nothing is certainly wrong, though there may be suspicions and what is worth knowing; 1: something is; 2: the
-    agent cannot be asked."""
+    """Exit status 0: nothing is certainly wrong, though there may be suspicions and what is worth knowing; 1: something is; 2: that
+    cannot be said, because the agent cannot be asked, or sees no engine and nothing wrong with the rest."""
     try:
         snapshot = agent_api.snapshot(arguments.agent)
     except agent_api.AgentError as error:
         print(f"aie-agent: {error}", file=sys.stderr)
         return 2
+    is_blind = not sees_engines(snapshot)
     if arguments.json:
+        if is_blind:
+            print(f"aie-agent: {_NO_ENGINE}", file=sys.stderr)
         for finding in snapshot.findings:
             sys.stdout.write(msgspec.json.encode(finding).decode() + "\n")
     else:
         print("\n".join(report(snapshot, time.time())))
-    return 1 if any(finding.severity != "info" for finding in snapshot.findings) else 0
+    if any(finding.severity != "info" for finding in snapshot.findings):
+        return 1
+    return 2 if is_blind else 0
+
+
+def sees_engines(snapshot: api.Snapshot) -> bool:
+    """Whether there is an engine of which a process or a metric was ever seen."""
+    gone = any(finding.cause == "engine_down" for finding in snapshot.findings)
+    return gone or any(engine.state != "unknown" or engine.metrics_from for engine in snapshot.engines)
 
 
 def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
     """The findings for people, those that another explains below it, and what those explain below them; then how far each engine's
     answers are compared."""
+    if not sees_engines(snapshot):
+        yield _NO_ENGINE
     if all(finding.severity == "info" for finding in snapshot.findings):
         yield _nothing(snapshot)
         down = [source.name for source in snapshot.sources if source.state == "down"]
@@ -77,6 +91,8 @@ def _nothing(snapshot: api.Snapshot) -> str:
         return f"no alarm; {_counted(slow, 'slow leak')}{', ' + _counted(suspicions, 'suspicion') if suspicions else ''}:"
     if suspicions:
         return f"nothing certain; {_counted(suspicions, 'suspicion')}:"
+    if not sees_engines(snapshot):
+        return f"of the rest nothing is wrong: {_counted(len(snapshot.gpus), 'GPU')} and the host are as they should be"
     up = sum(engine.state == "up" for engine in snapshot.engines)
     return f"nothing wrong: {up} engines, {len(snapshot.gpus)} GPUs and the host are as they should be"
 

@@ -21,6 +21,7 @@ def _snapshot(*findings: api.Finding) -> api.Snapshot:
         window_s=60.0,
         agent=api.Agent(version="1", uptime_s=1.0, series=1, series_limit=10),
         host=api.Host(hostname="h", kernel="k"),
+        engines=(api.Engine(name="chat", state="up"),),
         findings=findings,
         sources=(api.Source(name="bpf", state="down", reason="r"),),
     )
@@ -96,8 +97,48 @@ def test_nothing_wrong_is_not_said_beside_an_engine_that_is_gone() -> None:
 
 def test_nothing_wrong_says_what_is_not_seen() -> None:
     told = list(diagnose.report(_snapshot(), NOW))
-    assert told[0].startswith("nothing wrong: 0 engines")
+    assert told[0].startswith("nothing wrong: 1 engines")
     assert "not seen: bpf" in told[1]
+
+
+UNSEEN = (api.Engine(name="chat", state="unknown"),)
+
+
+@pytest.mark.parametrize("engines", [(), UNSEEN])
+@pytest.mark.parametrize(
+    ("findings", "status", "first"),
+    [
+        ((), 2, "of the rest nothing is wrong: 0 GPUs and the host are as they should be"),
+        ((_finding("blind", "info"),), 2, "of the rest nothing is wrong: 0 GPUs and the host are as they should be"),
+        ((_finding("host_memory_low", "warning"),), 1, "WARNING  host_memory_low of ?[2J chat"),
+    ],
+)
+def test_without_an_engine_nothing_is_as_it_should_be(
+    engines: tuple[api.Engine, ...],
+    findings: tuple[api.Finding, ...],
+    status: int,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    snapshot = msgspec.structs.replace(_snapshot(*findings), engines=engines)
+    monkeypatch.setattr(agent_api, "snapshot", lambda url: snapshot)
+    assert diagnose.run(argparse.Namespace(json=False, agent="http://x")) == status
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("no engine is seen")
+    assert "`aie-agent check`" in told[0]
+    assert told[1] == first
+    assert not any("nothing wrong:" in line for line in told)
+    assert diagnose.run(argparse.Namespace(json=True, agent="http://x")) == status
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["cause"] for line in out.splitlines()] == [finding.cause for finding in findings]
+    assert "no engine is seen" in err
+
+
+def test_an_engine_that_is_seen_only_by_its_page_is_seen() -> None:
+    remote = (api.Engine(name="chat", state="unknown", metrics_from=("scrape",)),)
+    told = list(diagnose.report(msgspec.structs.replace(_snapshot(), engines=remote), NOW))
+    assert not any("no engine" in line for line in told)
 
 
 def test_an_engine_of_which_no_process_was_seen_is_not_as_it_should_be() -> None:
