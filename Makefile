@@ -56,7 +56,7 @@ bench-gpu: setup-dev ## what reading eight simulated GPUs costs, beside nvitop a
 bench-drift: setup-dev ## drift: false alarms and delays by simulation, and what a request costs; fails beyond what is promised
 	@$(BIN)/python bench/drift_table.py
 
-bench-bpf: setup-dev ## what probes cost (as root), beside bpftrace; fails beyond 1 % of a step, 125 MiB, 3 ms
+bench-bpf: setup-dev ## what probes cost (as root); fails beyond 1.5 times bpftrace, 1 % of a step, 125 MiB, 3 ms
 	@$(BIN)/python bench/bpf_cost.py
 
 bench-leak: setup-dev ## leak detection on 2016 runs of 72 h, beside OLS, Mann-Kendall and predict_linear; fails on a false leak

@@ -17,7 +17,8 @@ from aie_ebpf.door import Bcc, Module, Probe, ProgramType
 from aie_ebpf.elf import Elf
 from aie_ebpf.probes import TRACEPOINTS, UPROBES
 from aie_ebpf.readers.waits import WaitsReader
-from aie_ebpf.readers.watched import WatchedProcesses
+from aie_ebpf.readers.watched import STEPPED, WatchedProcesses
+from aie_ebpf.uprobe_links import UPROBE_MULTI, Spot, Way, attach, choose
 from bpf_victim import WORKS, Victim, Work
 
 # How long waits take by process, how long threads are off the CPU, how long a call takes: what our sets answer, and no more.
@@ -58,12 +59,21 @@ class Rows(NamedTuple):
     peer_ns: list[float]
     body_ns: float
 
+    @property
+    def ratios(self) -> list[float]:
+        """Ours to bpftrace's, by round; without bpftrace none."""
+        return [ours / peer for ours, peer in zip(self.ours_ns, self.peer_ns, strict=False) if peer > 0]
+
+    @property
+    def ratio(self) -> float | None:
+        """The median of them."""
+        return statistics.median(self.ratios) if self.ratios else None
+
     def line(self) -> str:
         """A line of the table."""
-        ratios = [ours / peer for ours, peer in zip(self.ours_ns, self.peer_ns, strict=True) if peer > 0]
         ours, peer = statistics.median(self.ours_ns), statistics.median(self.peer_ns or [math.nan])
-        spread = f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-"
-        ratio = f"{statistics.median(ratios):.2f}" if ratios else "-"
+        spread = f"{min(self.ratios):.2f} .. {max(self.ratios):.2f}" if self.ratios else "-"
+        ratio = "-" if self.ratio is None else f"{self.ratio:.2f}"
         return f"{self.work.what:34} {self.bare_ns:9.0f} {ours:9.0f} {self.body_ns:9.0f} {peer:9.0f} {ratio:>7} {spread:>14}"
 
 
@@ -76,7 +86,11 @@ class Ours:
     def __init__(self, bcc: Bcc, victim: Victim) -> None:
         """Compiles. Raises BpfError."""
         self._host = bcc.compile("common.h", "watched.h", "watched_here.h", "locks", "sched")
-        self._cuda = bcc.compile("common.h", "watched.h", "watched_there.h", *CUDA_TEXT)
+        self._way = choose(bcc).way
+        has_links = self._way is Way.LINKS
+        self._attach_type = UPROBE_MULTI if has_links else None
+        defines = ("COOKIES",) if has_links else ()
+        self._cuda = bcc.compile("common.h", "watched.h", "watched_there.h", *CUDA_TEXT, defines=defines)
         self._victim = victim
         WaitsReader(self._host, ("locks", "sched")).watch(victim.tgid)
         WatchedProcesses(self._host).watch(victim.tgid, None, ())
@@ -91,7 +105,8 @@ class Ours:
     def _run_time_ns(self, work: Work) -> int:
         if work.name in _FUNCTIONS:
             row = self._row(work)
-            programs = [self._cuda.program(name, ProgramType.KPROBE) for name in (row.entry, row.on_return) if name is not None]
+            names = (name for name in (row.entry, row.on_return) if name is not None)
+            programs = [self._cuda.program(name, ProgramType.KPROBE, self._attach_type) for name in names]
         else:
             rows = [row for row in TRACEPOINTS if row.set == _SETS[work.name]]
             programs = [self._host.program(row.handler, ProgramType.TRACEPOINT) for row in rows]
@@ -121,10 +136,10 @@ class Ours:
             symbol = elf.exported(_FUNCTIONS[work.name])
         assert symbol is not None
         assert row.on_return is not None
-        where = str(self._victim.libcuda), symbol.offset
+        where = str(self._victim.libcuda), [Spot(symbol.offset, cookie=STEPPED)]
         return self._cuda, [
-            self._cuda.attach_uprobe(*where, row.on_return, self._victim.tgid, on_return=True),
-            self._cuda.attach_uprobe(*where, row.entry, self._victim.tgid),
+            attach(self._cuda, self._way, *where, row.on_return, self._victim.tgid, on_return=True),
+            attach(self._cuda, self._way, *where, row.entry, self._victim.tgid),
         ]
 
 
