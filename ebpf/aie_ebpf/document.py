@@ -29,6 +29,9 @@ each engine), leaves sets out (`without`) or switches all of it off (`enabled`, 
   Until then, what is left of each is one look-up, about 0.1 us.
 * Uprobes of one program are attached at once, as one link (kernel 6.6 and later; tried out when the child starts). Older kernels
   take each by itself, and 0.1 s to detach it.
+* Children of an engine are watched as they are found. Uprobes come off slower than they are attached: while 1000 of them wait to,
+  of children that come and go, the next process gets none, and coverage says "later".
+* Maps have bounds. What found no room is counted (`aie_agent_probe_lost_total{{map}}`), and nothing that is in use is dropped.
 * eBPF sees what the host does: calls, bytes asked for, time blocked. What a GPU does inside (its multiprocessors, its memory, its
   link) NVML tells.
 """
