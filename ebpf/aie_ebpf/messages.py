@@ -239,7 +239,9 @@ class SetState(_Message, frozen=True):
 
 
 class WindowClosed(_Message, frozen=True, tag=True):
-    """A window ended. `stolen_s` is what it took from the engine: hits by their cost, attaching and detaching included."""
+    """A window ended. `stolen_s` is what it took from the engine: its hits by their cost, those while it was attached and detached
+    included. For how long the engine stood still when breakpoints were set and taken away is not in it. `reason` is why it ended
+    before its time, or was not opened."""
 
     set: str
     engine: str

@@ -109,7 +109,8 @@ class Watcher:
     def open_window(self, window: messages.OpenWindow) -> None:
         """Attaches a set for a while, before anything else; what comes of it is in a later `tick`."""
         processes = [each for each in self._processes.values() if each.target.engine == window.engine and self._is_here(each)]
-        self._steps.appendleft(self._windows.open(window, [each.target for each in processes]))
+        held = self._ledger.off(window.engine, self._clock()).get(window.set)
+        self._steps.appendleft(self._windows.open(window, [each.target for each in processes], held))
 
     def guard(self) -> None:
         """Charges what probes took of the engines that have uprobes; who took too much leaves them alone from now on."""
@@ -130,7 +131,7 @@ class Watcher:
         self._windows.charge({key: by_kind.total() for key, by_kind in hits.items()}, took_s)
         for engine in engines:
             for gone in self._ledger.judge(engine, now_s) or ():
-                self._windows.close(engine, gone)
+                self._windows.close(engine, gone, self._ledger.off(engine, now_s)[gone])
                 for process in self._processes.values():
                     if process.target.engine == engine and process.here:
                         self._hold(process)

@@ -31,6 +31,7 @@ class _Window:
     hits: int = 0
     stolen_s: float = 0.0
     detached: list[Event] = field(default_factory=list)
+    reason: str = ""
 
     @property
     def is_closing(self) -> bool:
@@ -50,11 +51,11 @@ class Windows:
         self._open: dict[Key, _Window] = {}
         self._refused: list[WindowClosed] = []
 
-    def open(self, asked: OpenWindow, targets: Sequence[Target]) -> Iterator[None]:
+    def open(self, asked: OpenWindow, targets: Sequence[Target], held: str | None = None) -> Iterator[None]:
         """Attaches a set to these processes, a step at a time. What cannot be done comes as a window that closed at once, with the
-        reason."""
+        reason. `held` is why the set leaves this engine alone at present."""
         key = asked.engine, asked.set
-        reason = self._refusal(asked, targets)
+        reason = self._refusal(asked, targets) or held
         if reason:
             self._refused.append(_closed(key, 0.0, 0, 0.0, reason))
             return
@@ -79,10 +80,11 @@ class Windows:
             window.hits += hits.get(key, 0)
             window.stolen_s += took_s.get(key, 0.0)
 
-    def close(self, engine: str, name: str) -> None:
-        """Closes one early, now, if it is open: it took too much."""
+    def close(self, engine: str, name: str, reason: str) -> None:
+        """Closes one early, now, if it is open: it took too much, as `reason` says."""
         window = self._open.get((engine, name))
         if window is not None and not window.is_closing:
+            window.reason = reason
             self._detach(window)
 
     def coverage(self) -> dict[tuple[int, str], Coverage]:
@@ -117,7 +119,7 @@ class Windows:
                 self._detach(window)
             elif window.is_closing and all(event.is_set() for event in window.detached):
                 del self._open[key]
-                closed.append(_closed(key, now_s - window.opened_s, window.hits, window.stolen_s))
+                closed.append(_closed(key, now_s - window.opened_s, window.hits, window.stolen_s, window.reason))
         return closed
 
     def _steps(self, asked: OpenWindow, target: Target, attached: Attached) -> Generator[None, None, Coverage]:
