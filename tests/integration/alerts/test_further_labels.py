@@ -1,5 +1,5 @@
-"""Targets that bear further labels, as the Prometheus Operator gives them and static configurations do: every promtool test again, with
-two more labels on each series. Each verdict must be as without them: no alert more, none less, each with the labels that it is told by.
+"""Targets that bear further labels, as the Prometheus Operator gives them and static configurations do: every promtool test again,
+with two more labels on each series. Each verdict must be as without them: no alert more, none less, each with its labels.
 """
 
 from __future__ import annotations
