@@ -1,4 +1,4 @@
-"""What the agent's image installs, but not built: the wheel of what its Dockerfile copies, and what pip finds for its line."""
+"""What the agent's image installs: the wheel of what its Dockerfile copies, and what pip finds for its line. No image is built."""
 
 from __future__ import annotations
 
