@@ -43,6 +43,7 @@ WAITS: Final = {
     # engine.yaml
     "AieEngineDown": "30s 1m",
     "AieEngineAbsent": "10m",
+    "AieEngineVanished": "5m",
     "AieEngineOomKilled": "15s 3m",
     "AieEngineHung": "15s 1m",
     "AieEngineStalled": "1m 1m",
