@@ -1,0 +1,137 @@
+"""Small histories in which a query of a panel could lie, and what it must say of them."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dashboards.table import Kind
+
+_OF: Final = 'job="aie", instance="h"'
+_GPU: Final = f'{_OF}, gpu="0"'
+_TTFT: Final = "aie_engine_time_to_first_token_seconds"
+
+
+class Case(NamedTuple):
+    """What Prometheus has, one sample a minute, and what the query of a panel says of it at `at`; labels are without `job`."""
+
+    name: str
+    board: str
+    panel: str
+    series: dict[str, str]
+    at: str
+    expected: dict[str, float]
+    query: int = 0
+    kind: Kind | None = None
+    row: str = ""
+
+
+def _replica(instance: str, values: str, bounds: tuple[str, ...], engine: str = "e") -> dict[str, str]:
+    """Requests of a replica that all come within the first bound."""
+    labels = f'job="aie", instance="{instance}", engine="{engine}", model="m"'
+    buckets = {f'{_TTFT}_bucket{{{labels}, le="{bound}"}}': values for bound in (*bounds, "+Inf")}
+    return {f"{_TTFT}_count{{{labels}}}": values, **buckets}
+
+
+def _link(**more: str) -> dict[str, str]:
+    """The link of a GPU of sixteen lanes and generation 5 that is at work; by `more`, what differs, or is there as well."""
+    values = {"pcie_link_width": "16", "pcie_link_generation": "5", "utilization_ratio": "0.9", "performance_state": "0", **more}
+    card = {"pcie_link_width_max": "16", "pcie_link_generation_max": "5", "memory_unified": "0"}
+    return {f"aie_gpu_{name}{{{_GPU}}}": f"{value}x60" for name, value in {**card, **values}.items()}
+
+
+def _xid(count: str, last: str, xid: str = "167") -> dict[str, str]:
+    return {
+        f"aie_gpu_up{{{_GPU}}}": "1x120",
+        f'aie_gpu_xid_errors_total{{{_GPU}, xid="{xid}"}}': count,
+        f'aie_gpu_xid_last_timestamp_seconds{{{_GPU}, xid="{xid}"}}': last,
+    }
+
+
+_LANES: Final = ("gpus", "PCIe lanes missing")
+_GENERATIONS: Final = ("gpus", "PCIe generations missing, while busy")
+_XIDS: Final = "XIDs in the time shown"
+_ROW: Final = 'gpu="0", instance="h", xid="167"'
+CASES: Final = (
+    Case(
+        "a replica that was replaced counts above and below",
+        *("slo", "Kept"),
+        {**_replica("a", "0+100x30 stale", ("1",)), **_replica("b", "_x30 0+100x30", ("1",))},
+        *("50m", {'engine="e", model="m"': 1.0}),
+    ),
+    Case(
+        "a replica without the bound counts neither above nor below",
+        *("slo", "Kept"),
+        {**_replica("a", "0+100x60", ("1",)), **_replica("b", "0+100x60", ("0.75",))},
+        *("50m", {'engine="e", model="m"': 1.0}),
+    ),
+    Case(
+        "the budget is that of thirty days",
+        *("slo", "Requests answered without error"),
+        {
+            f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="ok"}}': "0+999x500",
+            f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="error"}}': "0x1 500x498",  # all of 0.1 %
+        },
+        *("500m", {'engine="e", model="m"': 0.0}),
+    ),
+    Case(
+        "an engine is down while its host does not answer",
+        *("slo", "Kept", {f'aie_engine_up{{{_OF}, engine="e"}}': "1x29 stale", f"up{{{_OF}}}": "1x29 0x60"}),
+        *("60m", {'engine="e"': 0.508}),  # 30 of 59 looks: the first two minutes could be those of a restart
+        row="Time with a live replica: 99.9 % of the time",
+    ),
+    Case(
+        "an engine that moved to another host is up",
+        *("slo", "Kept"),
+        {
+            f'aie_engine_up{{{_OF}, engine="e"}}': "1x29 stale",
+            f"up{{{_OF}}}": "1x29 0x60",
+            'aie_engine_up{job="aie", instance="new", engine="e"}': "_x30 1x60",
+        },
+        *("60m", {'engine="e"': 1.0}),
+        row="Time with a live replica: 99.9 % of the time",
+    ),
+    *(
+        Case(
+            f"{panel} is of the slowest engine, not of a sum of other bounds",
+            *("engine", panel),
+            {
+                labels.replace(_TTFT, metric): values
+                for engine, bounds in (("vllm", ("0.5", "2560")), ("aie", ("0.512",)))
+                for labels, values in _replica("a", "0+100x60", bounds, engine).items()
+            },
+            *("30m", {"": 0.507}),
+        )
+        for panel, metric in (("First token, p99", _TTFT), ("Between tokens, p99", "aie_engine_inter_token_seconds"))
+    ),
+    Case("a slot of eight has no lanes missing", *_LANES, _link(pcie_link_width="8", pcie_slot_width="8"), "30m", {}),
+    Case("a link below its slot", *_LANES, _link(pcie_link_width="4", pcie_slot_width="8"), "30m", {'gpu="0", instance="h"': 4}),
+    Case("a link below its card", *_LANES, _link(pcie_link_width="8", pcie_slot_width="16"), "30m", {'gpu="0", instance="h"': 8}),
+    Case("a slot that nothing is known of", *_LANES, _link(pcie_link_width="8"), "30m", {'gpu="0", instance="h"': 8}),
+    Case("a GPU that is part of the host", *_LANES, _link(pcie_link_width="8", memory_unified="1"), "30m", {}),
+    Case("all lanes", *_LANES, _link(pcie_slot_width="16"), "30m", {}),
+    Case("a busy link below its best", *_GENERATIONS, _link(pcie_link_generation="3"), "30m", {'gpu="0", instance="h"': 2}),
+    Case("hardly busy", *_GENERATIONS, _link(pcie_link_generation="3", utilization_ratio="0.3"), "30m", {}),
+    Case("clocks are down", *_GENERATIONS, _link(pcie_link_generation="3", performance_state="8"), "30m", {}),
+    Case("the link rests between looks", *_GENERATIONS, _link(pcie_link_generation="5x27 1x3 5"), "30m", {}),
+    *(
+        case._replace(kind=Kind.TABLE)
+        for board in ("gpus", "gpu")
+        for case in (
+            Case("the first error of a number", board, _XIDS, _xid("_x10 1x60", "_x10 600x60"), "30m", {_ROW: 1.0}),
+            Case("three at once", board, _XIDS, _xid("_x10 3x60", "_x10 600x60"), "30m", {_ROW: 3.0}),
+            Case("one of a common number", board, _XIDS, _xid("0x10 1x60", "_x11 660x60"), "40m", {_ROW: 1.0}),
+            Case("a failed scrape is no error", board, _XIDS, _xid("1x80 stale 1x20", "30x80 stale 30x20"), "90m", {}),
+            Case("none", board, _XIDS, _xid("0x60", "_"), "30m", {}),
+            Case("seen by the agent before this one", board, _XIDS, _xid("_x10 0x60", "_x10 540x60"), "30m", {_ROW: 1.0}),
+        )
+    ),
+    *(
+        Case("when it was seen", board, _XIDS, _xid("_x10 1x60", "_x10 600x60"), "30m", {_ROW: 1200.0}, 1, Kind.TABLE)
+        for board in ("gpus", "gpu")
+    ),
+    *(
+        Case(f"{number} in all", board, _XIDS, series, "30m", {labels: number}, kind=Kind.STAT)
+        for board, labels in (("gpus", ""), ("gpu", 'gpu="0", instance="h"'))
+        for number, series in ((3.0, _xid("_x10 3x60", "_x10 600x60")), (0.0, _xid("0x60", "_")))
+    ),
+)
