@@ -169,8 +169,10 @@ class Store:
                 and series.last_time_s <= time_s
                 and -_LARGEST <= value <= _LARGEST
             ):
-                series.append(time_s, value)
+                series.value = value
+                series.last_time_s = time_s
                 series.valid_until_s = until_s
+                series.ring.append(time_s, value)
                 taken += 1
             elif rank is not None or self._admit(name, tags, batch, rank) is not None:
                 taken += self._take_point(point, tags, batch)

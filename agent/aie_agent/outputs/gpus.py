@@ -115,6 +115,9 @@ class GpuRows:
         self._since = since
         self._layout = -1
         self._grouped: dict[str, dict[str, dict[Tags, Series]]] = {}
+        self._all: list[Series] = []
+        self._expired: list[Series] | None = None
+        self._live: Mapping[str, Live] = {}
 
     def rows(self, now_s: float, *, for_people: bool = True) -> tuple[api.Gpu, ...]:
         """By index. Rates and histories, of which no cause makes anything, are only `for_people`."""
@@ -129,17 +132,23 @@ class GpuRows:
         return tuple(rows)
 
     def _current(self, now_s: float) -> Mapping[str, Live]:
-        """Series that still count, by GPU."""
+        """Series that still count, by GPU: the same as at the last look where none came, went, expired or was renewed since."""
         if self._layout != self._store.layout:
-            self._layout, self._grouped = self._store.layout, _by_gpu(self._store)
-        return {
-            gpu: {
-                name: current
-                for name, named in all_series.items()
-                if (current := {rest: series for rest, series in named.items() if series.valid_until_s >= now_s})
-            }
-            for gpu, all_series in self._grouped.items()
-        }
+            self._layout, self._grouped, self._expired = self._store.layout, _by_gpu(self._store), None
+            self._all = [series for of_gpu in self._grouped.values() for named in of_gpu.values() for series in named.values()]
+        expired = [series for series in self._all if series.valid_until_s < now_s]
+        if self._expired is None or expired != self._expired:
+            self._expired = expired
+            self._live = {gpu: _not_expired(all_series, now_s) for gpu, all_series in self._grouped.items()}
+        return self._live
+
+
+def _not_expired(all_series: Mapping[str, Mapping[Tags, Series]], now_s: float) -> Live:
+    return {
+        name: current
+        for name, named in all_series.items()
+        if (current := {rest: series for rest, series in named.items() if series.valid_until_s >= now_s})
+    }
 
 
 def _by_gpu(store: Store) -> dict[str, dict[str, dict[Tags, Series]]]:
@@ -257,5 +266,6 @@ def _clock_events(live: Live) -> Iterable[str]:
 
 
 def _xids(live: Live) -> dict[str, float]:
-    counts = {dict(tags)["xid"]: series.value for tags, series in live.get("aie_gpu_xid_errors_total", {}).items()}
-    return {xid: count for xid, count in sorted(counts.items(), key=lambda item: int(item[0])) if count > 0}
+    told = live.get("aie_gpu_xid_errors_total", {}).items()
+    counts = {dict(tags)["xid"]: series.value for tags, series in told if series.value > 0}
+    return dict(sorted(counts.items(), key=lambda item: int(item[0])))

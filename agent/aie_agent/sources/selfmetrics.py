@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from aie_agent.about import About
-from aie_agent.samples import Batch, Count, Point, labelled, own_tags
+from aie_agent.samples import Batch, Count, Point, Tags, labelled, own_tags
 from aie_agent.sources.base import Health
+from aie_agent.sources.procfs import read_record
 from aie_agent.store import Store
-from aie_telemetry.catalogue import CATALOGUE
+from aie_telemetry.catalogue import CATALOGUE, Kind
 
 
 class SelfSource:
@@ -43,11 +44,12 @@ class SelfSource:
     def _own(self, now_s: float) -> Iterable[Count]:
         yield "aie_agent_clock_ahead_seconds", (), max(now_s - time.time(), 0.0)
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        statm = read_record("/proc/self/statm")
         yield "aie_agent_info", (self._about.version,), 1.0
         yield "aie_agent_start_time_seconds", (), self._about.start_s
         yield "aie_agent_cpu_seconds_total", (), usage.ru_utime + usage.ru_stime
-        yield "aie_agent_resident_bytes", (), float(resident_pages * self._page_bytes)
+        if statm is not None:
+            yield "aie_agent_resident_bytes", (), float(int(statm.split()[1]) * self._page_bytes)
 
     def _of_sources(self) -> Iterable[Count]:
         for health in self._health:
@@ -69,4 +71,11 @@ class SelfSource:
 
 
 def _point(name: str, values: tuple[str, ...], value: float) -> Point:
-    return Point(name, CATALOGUE[name].kind, own_tags(name, values), value)
+    kind, tags = _series(name, values)
+    return Point(name, kind, tags, value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _series(name: str, values: tuple[str, ...]) -> tuple[Kind, Tags]:
+    """The same at each collection."""
+    return CATALOGUE[name].kind, own_tags(name, values)

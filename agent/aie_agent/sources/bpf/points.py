@@ -6,32 +6,49 @@ engine's processes, levels over the processes of the last report.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.samples import HistogramPoint, Point, own_tags
-from aie_ebpf.messages import Coverage, Cuda, Histogram, ProcessReport, Ready, Report, Waits, WindowClosed
+from aie_ebpf.messages import Coverage, Cuda, Histogram, ProcessReport, Ready, Report, WindowClosed
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
 MOST_MODULES: Final = 16
 OTHER: Final = "other"
 _LABEL_CHARS: Final = 100
 
-_REASONS: Final[tuple[tuple[str, Callable[[Waits], float | None]], ...]] = (
-    ("lock", lambda waits: waits.lock),
-    ("gil", lambda waits: waits.gil),
-    ("idle", lambda waits: waits.idle_futex),
-    ("page_fault", lambda waits: waits.page_fault),
-    ("disk", lambda waits: waits.disk),
-    ("gpu_sync", lambda waits: waits.gpu_sync),
-    ("sleep", lambda waits: waits.sleep),
-)
+_REASONS: Final = ("lock", "gil", "idle", "page_fault", "disk", "gpu_sync", "sleep")
 """The run queue is not among them: /proc has it, for kernels without BPF too."""
 
 _LOCK_KINDS: Final = ("lock", "gil", "idle")
 
+_FIELDS: Final = {"idle": "idle_futex"}
+"""Of `Waits`, where it is not called as the reason is."""
+
+_waits_of: Final = operator.attrgetter(*(_FIELDS.get(reason, reason) for reason in _REASONS))
+
 _Key = tuple[str, tuple[str, ...]]
+
+
+class _WaitKeys(NamedTuple):
+    """Of one reason for which an engine's threads wait: its seconds, and where it is a lock the number of waits."""
+
+    seconds: _Key
+    waits: _Key | None
+
+
+@functools.lru_cache(maxsize=256)
+def _wait_keys(engine: str) -> tuple[_WaitKeys, ...]:
+    return tuple(
+        _WaitKeys(
+            ("aie_process_wait_seconds_total", (engine, reason)),
+            ("aie_process_lock_waits_total", (engine, reason)) if reason in _LOCK_KINDS else None,
+        )
+        for reason in _REASONS
+    )
 
 
 class UnfitError(Exception):
@@ -47,7 +64,11 @@ class Sums:
 
     def add(self, name: str, labels: tuple[str, ...], amount: float) -> None:
         """Counters: what they rose. Gauges: parts of a level."""
-        self._amounts[name, labels] = self._amounts.get((name, labels), 0.0) + amount
+        self.add_to((name, labels), amount)
+
+    def add_to(self, key: _Key, amount: float) -> None:
+        """As `add`."""
+        self._amounts[key] = self._amounts.get(key, 0.0) + amount
 
     def most(self, name: str, labels: tuple[str, ...], amount: float) -> None:
         """Gauges of which the largest part counts."""
@@ -60,8 +81,7 @@ class Sums:
         if len(histogram.slots) != len(CATALOGUE[name].buckets) + 1:
             raise UnfitError(f"a histogram of {len(histogram.slots)} slots for {name}")
         counts, total = self._histograms.get((name, labels), ([0.0] * len(histogram.slots), 0.0))
-        counts = [before + new for before, new in zip(counts, histogram.slots, strict=True)]
-        self._histograms[name, labels] = (counts, total + histogram.total)
+        self._histograms[name, labels] = (list(map(operator.add, counts, histogram.slots)), total + histogram.total)
 
     def points(self) -> list[Point]:
         """All amounts; those of counters as deltas."""
@@ -142,11 +162,11 @@ def _costs(report: Report, sums: Sums) -> None:
 def _process(process: ProcessReport, sums: Sums) -> None:
     engine = process.engine
     waits = process.waits
-    for reason, read in _REASONS:
-        if (seconds := read(waits)) is not None:
-            sums.add("aie_process_wait_seconds_total", (engine, reason), seconds)
-            if reason in _LOCK_KINDS:  # a kind that is seen and did not happen stands at 0
-                sums.add("aie_process_lock_waits_total", (engine, reason), 0.0)
+    for (key, of_lock), seconds in zip(_wait_keys(engine), _waits_of(waits), strict=True):
+        if seconds is not None:
+            sums.add_to(key, seconds)
+            if of_lock is not None:  # a kind that is seen and did not happen stands at 0
+                sums.add_to(of_lock, 0.0)
     if waits.gpu_spin is not None:
         sums.add("aie_process_gpu_spin_seconds_total", (engine,), waits.gpu_spin)
     for lock in process.locks:
