@@ -57,7 +57,8 @@ def _positive(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the verdict. Returns 0 without an alarm, 1 with one, 2 for input that cannot be used."""
+    """Prints the verdict. Returns 0 where nothing is wrong, 1 with an alarm or where a statistic is unsteady, 2 for input that
+    cannot be used."""
     try:
         reference = _reference(arguments)
         verdict = _judge(arguments, reference)
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(msgspec.json.encode(verdict).decode())
     else:
         print("\n".join(lines(verdict)))
-    return 1 if verdict.alarm else 0
+    return 1 if verdict.alarm or verdict.unsteady else 0
 
 
 def _reference(arguments: argparse.Namespace) -> Reference:
@@ -106,6 +107,9 @@ def lines(verdict: Verdict) -> Iterator[str]:
     """The verdict for people."""
     if verdict.alarm:
         yield f"drift: {verdict.statistic} from request {verdict.first_alarm_request} on ({_CHECKS[str(verdict.check)]})"
+    elif verdict.unsteady:
+        names = ", ".join(verdict.unsteady)
+        yield f"unsteady: {names}: no alarm by the rule, but more windows beyond the threshold than chance gives"
     elif verdict.state == "ok":
         untested = [name for name, each in verdict.per_statistic.items() if each.untested]
         yield f"no drift in {verdict.requests} requests" + (f" (not compared: {', '.join(untested)})" if untested else "")
@@ -136,7 +140,7 @@ _CHECKS: dict[str, str] = {
 
 def _statistic(each: StatisticVerdict) -> str:
     if each.untested:
-        said = f"not compared: {each.untested}"
+        said = f"not compared: {each.untested}; looked at is whether it leaves {each.usual_low:.4g} to {each.usual_high:.4g}"
     elif each.distance_largest is None:
         said = "no window is complete"
     else:

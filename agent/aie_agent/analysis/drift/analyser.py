@@ -214,7 +214,7 @@ def _usable(reference: Reference) -> Reference | str:
     columns = [column for column in reference.header.columns if column.name in _NAMES]
     if not columns:
         return f"the reference has none of the statistics that hooks send: {', '.join(_NAMES)}"
-    if all(column.untested for column in columns):
+    if not any(column.tells for column in columns):
         return "the reference's values depend on each other so much that nothing can be compared: record a longer one"
     return reference
 

@@ -3,12 +3,14 @@
 False alarms. One statistic alone is equal again and again where nothing is wrong: the length where clients ask for one token, the
 log-sum-exp before the answer where they ask one thing. Entropy and surprisal are means of real numbers; that both are equal a
 hundred times in a row, and as often as independent ones would be once in 1e12 requests, happens where the same tokens come again.
+A statistic that is constant in the reference (a canary) says nothing of that, and is left out. What is equal together is as rare as
+what is rarest of it by itself, so the statistic that may be equal for the fewest requests says how many are too many.
 Where the prompt is the same too (its log-sum-exp is), that may be the client's doing; it is told apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
@@ -30,23 +32,23 @@ class EqualAnswers(NamedTuple):
     same_prompt: bool | None
 
 
-def together(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of a reference's statistics that must all be equal."""
-    return tuple(name for name in names if tells_of_answers(name))
+def together(columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """Those of a reference's statistics that must all be equal: what tells of answers, and is not equal always."""
+    return tuple(name for name, column in columns.items() if tells_of_answers(name) and column.distinct > 1)
 
 
 def equal_answers(watches: Mapping[str, StatisticWatch]) -> EqualAnswers | None:
     """None where answers differ."""
-    own = [watches[name] for name in together(watches)]
-    since_s = [watch.equal_since_s for watch in own]
-    known = [each for each in since_s if each is not None]
-    if not own or len(known) < len(own):
+    own = [watches[name] for name in together({name: watch.column for name, watch in watches.items()})]
+    needed = [watch.too_many_equal for watch in own if watch.too_many_equal is not None]
+    since_s = [watch.equal_since_s for watch in own if watch.equal_since_s is not None]
+    requests = min((watch.equal_in_a_row for watch in own), default=0)
+    if not needed or not since_s or requests < min(needed):
         return None
     prompt = watches.get(PROMPT)
-    requests = min(watch.equal_in_a_row for watch in own)
-    too_many = max(watch.too_many_equal or 0 for watch in own)
+    too_many = min(needed)
     return EqualAnswers(
-        requests, too_many, max(known), None if prompt is None else prompt.equal_in_a_row >= min(requests, too_many)
+        requests, too_many, max(since_s), None if prompt is None else prompt.equal_in_a_row >= min(requests, too_many)
     )
 
 
@@ -54,8 +56,8 @@ def first_equal(columns: Mapping[str, Column], stream: Mapping[str, Sequence[flo
     """The request, from 1, of a recorded stream from which on answers are all alike; None where they never are."""
     names = together(columns)
     most = [equal_in_a_row(columns[name].largest_share) for name in names]
-    needed = max((each for each in most if each is not None), default=None)
-    if needed is None or None in most:
+    needed = min((each for each in most if each is not None), default=None)
+    if needed is None:
         return None
     rows = EqualValues[tuple[float, ...]]()
     for request, row in enumerate(zip(*(stream[name] for name in names), strict=True), 1):

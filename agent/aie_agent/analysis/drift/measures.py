@@ -23,7 +23,7 @@ def points_of(engine: str, model: str, stream: EngineStream, now_s: float) -> It
     run_length_s = stream.run_length_s(now_s)
     if run_length_s is not None:
         yield _point("aie_drift_run_length_seconds", own, run_length_s)
-    equal = set() if equal_answers(stream.watches) is None else set(together(stream.watches))
+    equal = _equal(stream)
     for name, watch in stream.watches.items():
         tags = (*own, ("statistic", name))
         yield _point("aie_drift_values_lost_total", tags, float(stream.lost[name]))
@@ -32,16 +32,23 @@ def points_of(engine: str, model: str, stream: EngineStream, now_s: float) -> It
                 yield _point(metric, tags, value)
 
 
+def _equal(stream: EngineStream) -> set[str]:
+    """The statistics that are all alike together."""
+    if equal_answers(stream.watches) is None:
+        return set()
+    return set(together({name: watch.column for name, watch in stream.watches.items()}))
+
+
 def _of_watch(watch: StatisticWatch, is_equal: bool) -> Iterator[tuple[str, float | None]]:
     last = watch.last
     yield "aie_drift_values_total", float(watch.taken)
     yield "aie_drift_alarm", float(is_equal or bool(watch.alarms))
     yield "aie_drift_output_stability_ratio", watch.stability_ratio
+    yield "aie_drift_outside_ratio", None if watch.last_outside is None else watch.last_outside / WINDOW
     if watch.column.untested:
         return
     yield "aie_drift_threshold_ratio", watch.column.threshold
     yield "aie_drift_distance_ratio", None if last is None else last.distance
-    yield "aie_drift_outside_ratio", None if last is None else last.outside / WINDOW
     yield "aie_drift_running_distance_ratio", watch.running_distance()
     yield "aie_drift_windows_total", float(watch.windows)
     yield "aie_drift_windows_beyond_total", float(watch.windows_beyond)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,13 +12,14 @@ import msgspec
 from aie_agent.analysis.drift import span
 from aie_agent.analysis.drift.collapse import first_equal, together
 from aie_agent.analysis.drift.reference import Column, Reference
-from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
+from aie_agent.analysis.drift.rule import ALPHA, CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
 
 class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `check` is what
-    raised the first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
+    raised the first alarm. Five windows with too many values outside `usual_low` to `usual_high` are one, also of what is
+    `untested`. `delay_requests` is by shift in standard deviations; null takes more than a million."""
 
     alarm: bool
     first_alarm_request: int | None
@@ -32,10 +34,13 @@ class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
     dependence: float
     delay_requests: dict[str, float | None]
     untested: str
+    usual_low: float
+    usual_high: float
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What `aie-agent drift --json` prints. `first_alarm_request` counts from 1, and is the request at which the alarm began.
+    `unsteady` are statistics without an alarm of which far more windows are beyond the threshold than chance gives: a finding too.
     `evaluations` are the windows that were compared, of all statistics. `run_length_requests` is how many requests pass between
     false alarms, all statistics together, at least; `run_length_days` the same at `requests_per_second`: the stream's own rate, or,
     where it says no times, the one that the reference was made for; null where nothing can be compared. They hold for traffic as in
@@ -45,6 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     first_alarm_request: int | None
     statistic: str | None
     check: str | None
+    unsteady: tuple[str, ...]
     evaluations: int
     run_length_requests: float | None
     run_length_days: float | None
@@ -61,9 +67,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNSTEADY_WINDOWS: Final = 4
-UNSTEADY_SHARE: Final = 0.2
-"""From so many windows beyond the threshold on, and such a share of all, a stream without an alarm is warned of. With p < 0.01 and
-windows that do not depend on each other: of 4, one in 1e8; of 20, one in 24,000; of more, less."""
+UNSTEADY_CHANCE: Final = 1e-5
+"""From so many windows beyond the threshold on, where chance gives as many of all with this probability, a stream without an alarm
+is unsteady. A single window is beyond it with p < 0.01, or, where the threshold comes of the replay, with the fifth root of what
+five have: they hang together, so that it is no more."""
 
 RULE = f"{CONSECUTIVE} consecutive disjoint windows of {WINDOW} requests"
 
@@ -93,7 +100,8 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]], hours: fl
     _add_equal(first_equal(columns, stream), columns, verdicts, alarms)
     first = min(alarms, key=lambda name: alarms[name].request, default=None)
     requests, header = lengths.pop(), reference.header
-    is_compared = not all(column.untested for column in columns.values())
+    unsteady = tuple(name for name, column in columns.items() if _is_unsteady(column, verdicts[name]))
+    is_compared = any(column.tells for column in columns.values())
     rate = requests / hours / 3600.0 if hours else header.aim.requests_per_second
     days = header.run_length_requests / rate / 86400.0 if is_compared and rate else None
     enough = first is not None or (is_compared and requests >= WINDOW * CONSECUTIVE)
@@ -102,6 +110,7 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]], hours: fl
         first_alarm_request=None if first is None else alarms[first].request,
         statistic=first,
         check=None if first is None else str(alarms[first].check),
+        unsteady=unsteady,
         evaluations=sum(each.windows for each in verdicts.values()),
         run_length_requests=header.run_length_requests if is_compared else None,
         run_length_days=days,
@@ -121,7 +130,7 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]], hours: fl
                     *header.warnings,
                     span.warning(header.about.span_hours),
                     _sooner(reference, rate, days),
-                    *(_unsteady(name, each) for name, each in verdicts.items()),
+                    *(_unsteady(name, verdicts[name]) for name in unsteady),
                     *_passed_over(columns, stream),
                 ),
             )
@@ -151,14 +160,27 @@ def _add_equal(
             verdicts[name] = msgspec.structs.replace(verdicts[name], **change)
 
 
-def _unsteady(name: str, verdict: StatisticVerdict) -> str:
-    """Where windows are beyond the threshold that were never enough in a row; else empty."""
+def _is_unsteady(column: Column, verdict: StatisticVerdict) -> bool:
+    """Whether more windows are beyond the threshold than chance gives, and never enough in a row."""
     beyond, windows = verdict.windows_beyond, verdict.windows
-    if verdict.alarm or verdict.untested or beyond < max(UNSTEADY_WINDOWS, UNSTEADY_SHARE * windows):
-        return ""
+    if verdict.alarm or verdict.untested or beyond < UNSTEADY_WINDOWS:
+        return False
+    single = max(ALPHA, column.false_alarm ** (1.0 / CONSECUTIVE))
+    return _at_least(beyond, windows, single) <= UNSTEADY_CHANCE
+
+
+def _at_least(successes: int, trials: int, p: float) -> float:
+    """The probability of so many successes and more."""
+    terms = (math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(successes, trials + 1))
+    logs = (term + k * math.log(p) + (trials - k) * math.log1p(-p) for k, term in enumerate(terms, successes))
+    return math.fsum(map(math.exp, logs))
+
+
+def _unsteady(name: str, verdict: StatisticVerdict) -> str:
+    """What is said of one that is."""
     return (
-        f"{name}: {beyond} of {windows} windows are beyond the threshold, though never {CONSECUTIVE} in a row:"
-        " what comes and goes, such as a part of the traffic, is no alarm by the rule"
+        f"{name}: {verdict.windows_beyond} of {verdict.windows} windows are beyond the threshold, though never {CONSECUTIVE} in a"
+        " row: what comes and goes, such as a part of the traffic, is no alarm by the rule"
     )
 
 
@@ -192,5 +214,7 @@ def _judge_one(watch: StatisticWatch, values: Sequence[float]) -> tuple[Statisti
         dependence=column.dependence,
         delay_requests=column.delay_requests,
         untested=column.untested,
+        usual_low=watch.bounds.low,
+        usual_high=watch.bounds.high,
     )
     return verdict, first

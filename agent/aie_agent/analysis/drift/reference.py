@@ -91,7 +91,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     smallest and the largest standard deviation of stretches as long as those of `output_stability`. `dependence` is how many
     values tell as much as one that depends on none. `false_alarm` is the probability of five windows beyond the threshold.
     `delay_requests` is by shift in standard deviations, null where it takes more than a million. `untested` says why it cannot be
-    compared, empty where it can.
+    compared, empty where it can; values that it never had are noticed all the same (bounds.py).
     """
 
     name: str
@@ -110,6 +110,11 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     false_alarm: float
     delay_requests: dict[str, float | None]
     untested: str = ""
+
+    @property
+    def tells(self) -> bool:
+        """Whether it can say that nothing changed: by its distribution, or by being constant as ever."""
+        return not self.untested or self.distinct == 1
 
     @property
     def threshold(self) -> float:
@@ -162,7 +167,7 @@ def build(columns: Mapping[str, Sequence[float]], about: About, aim: Aim | None 
     taken = {name: spread(column, MOST) for name, column in columns.items()}
     probability = WINDOW / (aim.requests * len(taken))
     made = tuple(_column(name, values, probability, seed) for name, values in taken.items())
-    if all(column.distinct < FEWEST_DISTINCT for column in made):
+    if all(1 < column.distinct < FEWEST_DISTINCT for column in made):
         raise UnfitReferenceError("; ".join(f"{column.name}: {column.untested}" for column in made))
     chance = math.fsum(column.false_alarm for column in made)
     header = Header(
@@ -252,7 +257,7 @@ def _warnings(columns: Sequence[Column], rows: int, aim: Aim) -> list[str]:
 
 
 def _claimed(columns: Sequence[Column], aim: Aim) -> list[str]:
-    if aim.requests <= calibrate.LONGEST_RUN_LENGTH or all(column.untested for column in columns):
+    if aim.requests <= calibrate.LONGEST_RUN_LENGTH or not any(column.tells for column in columns):
         return []
     asked, claimed = aim.requests, calibrate.LONGEST_RUN_LENGTH
     return [f"asked for one false alarm in {asked:.2g} requests: no more than one in {claimed:.0e} is claimed"]

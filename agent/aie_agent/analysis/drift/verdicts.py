@@ -13,6 +13,7 @@ requests falls below half of the least that the reference's traffic had only whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -26,6 +27,9 @@ from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
 from aie_agent.request_values import STATISTICS, Statistic
 from aie_telemetry.api import Evidence, Finding
+
+_AT_THRESHOLD: Final = 0.5
+_SURE: Final = 0.999
 
 _SHIFTS: Final = (Check.KS, Check.OUT_OF_RANGE)
 
@@ -84,7 +88,6 @@ def _drift(
     alarming, same = changed(canaries), unchanged(canaries)
     of_prompt = not alarming and any(statistic.of_prompt for statistic, _ in shifted)
     sees_prompts = any(statistic.of_prompt and not watch.column.untested for statistic, watch in watched)
-    header = stream.reference.header
     evidence = [sentence(name, watch) for name, watch in alarming.items()]
     evidence += [each for statistic, watch in shifted for each in _shift_sentences(statistic, watch)]
     evidence += [same_sentence(name, watch) for name, watch in same.items()] if of_prompt else []
@@ -108,18 +111,34 @@ def _drift(
         summary=f"engine {engine}, {model}: {what} from its reference ({', '.join(statistic.name for statistic, _ in shifted)})",
         evidence=tuple(evidence),
         advice=_INPUT_ADVICE if of_prompt else ADVICE if alarming else _OUTPUT_ADVICE,
-        confidence=1.0 - min(0.5, stream.taken / header.run_length_requests),
+        confidence=_SURE if alarming else max(_confidence(watch) for _, watch in shifted),
         not_visible=tuple(hidden),
         model=model,
     )
 
 
+def _confidence(watch: StatisticWatch) -> float:
+    """That a shift is none by chance: even where five windows are just at the threshold, of which the reference's traffic gives one
+    in a run length; the surer the further they are beyond it, by Smirnov's tail, and the more of them came in a row. However long
+    the engine ran before tells nothing of it."""
+    column, last = watch.column, watch.last
+    if Check.OUT_OF_RANGE in watch.alarms:
+        return _SURE
+    if last is None:
+        return _AT_THRESHOLD
+    independent = WINDOW * CONSECUTIVE / max(1.0, column.dependence)
+    beyond = max(0.0, last.distance**2 - column.threshold**2)
+    more = max(0, watch.shift.above - CONSECUTIVE) / CONSECUTIVE
+    chance = math.exp(-2.0 * independent * beyond) * math.pow(min(1.0, column.false_alarm), more)
+    return min(_SURE, 1.0 - _AT_THRESHOLD * chance)
+
+
 def _shift_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Evidence]:
     column, last, alarms = watch.column, watch.last, watch.alarms
-    if last is None:  # restored, and no window is complete since
+    if watch.last_outside is None:  # restored, and no window is complete since
         yield Evidence(text=f"{statistic.name}: shifted before the agent was restarted", metric="aie_drift_alarm")
         return
-    if Check.KS in alarms:
+    if Check.KS in alarms and last is not None:
         median, before = watch.median, watch.reference_median
         moved = f"; half of them above {median:.3g}, {before:.3g} in the reference" if median is not None else ""
         yield Evidence(
@@ -130,10 +149,11 @@ def _shift_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Ev
             metric="aie_drift_distance_ratio",
         )
     if Check.OUT_OF_RANGE in alarms:
+        low, high, too_many = watch.bounds
         yield Evidence(
             text=(
-                f"{statistic.name}: {last.outside} of the last {WINDOW} requests outside {column.low:.3g} to {column.high:.3g},"
-                f" where 98 % of the reference are; {column.outside} in {CONSECUTIVE} windows in a row are too many"
+                f"{statistic.name}: {watch.last_outside} of the last {WINDOW} requests outside {low:.3g} to {high:.3g}, where 98 %"
+                f" of the reference are; {too_many} in {CONSECUTIVE} windows in a row are too many"
             ),
             metric="aie_drift_outside_ratio",
         )
@@ -148,10 +168,11 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
         for shift in ("0.3", "0.5", "1")
         if (delay := min((each for w in stream.watches.values() if (each := w.column.delay_requests.get(shift))), default=None))
     ]
+    taking = f"; such alarms take on average {', '.join(delays)} requests" if delays else ""
     return (
         f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days},"
-        f" {qualified(header.about.span_hours)}; such alarms take on average"
-        f" {', '.join(delays)} requests ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of {header.requests} requests)"
+        f" {qualified(header.about.span_hours)}{taking} ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of"
+        f" {header.requests} requests)"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from aie_agent.analysis.drift.bounds import bounds_of
 from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
 from aie_agent.analysis.drift.ks import Rank, ks_integer, rank
 from aie_agent.analysis.drift.reference import Column
@@ -46,6 +47,7 @@ class StatisticWatch:
     def __init__(self, column: Column, values: Sequence[float]) -> None:
         self.column = column
         self._values = values
+        self.bounds = bounds_of(column, values)
         self._most_equal = equal_in_a_row(column.largest_share)
         self._buffer: list[float] = []
         self._before: list[float] = []  # the window before, for the running estimate
@@ -55,6 +57,7 @@ class StatisticWatch:
         self.outside = Run()
         self.stability = Stability()
         self.last: Window | None = None
+        self.last_outside: int | None = None
         self.taken = 0
         self._running: float | None = None
         self._running_at = 0
@@ -79,20 +82,21 @@ class StatisticWatch:
         self._before = window
         self.stability.window(window)
         began = self._began(Check.STABILITY, self._is_collapsed(), now_s)
+        outside = self.last_outside = self.bounds.outside(window)
+        if not self.column.untested and self._is_shifted(window, outside, now_s):
+            began += (Check.KS,)
+        if self.outside.window(beyond=outside >= self.bounds.too_many, now_s=now_s):
+            began += (Check.OUT_OF_RANGE,)
+        return began
+
+    def _is_shifted(self, window: Sequence[float], outside: int, now_s: float) -> bool:
+        """Whether an alarm of the distance begins with this window."""
         column = self.column
-        outside = sum(not column.low <= value <= column.high for value in window)
-        if column.untested:
-            self.last = None
-            return began
         statistic = ks_integer(self._ranks(window), column.m)
         self.last = Window(statistic / (column.m * WINDOW), outside)
         self.windows += 1
         self.windows_beyond += statistic >= column.critical
-        if self.shift.window(beyond=statistic >= column.critical, now_s=now_s):
-            began += (Check.KS,)
-        if self.outside.window(beyond=outside >= column.outside, now_s=now_s):
-            began += (Check.OUT_OF_RANGE,)
-        return began
+        return self.shift.window(beyond=statistic >= column.critical, now_s=now_s)
 
     def _began(self, check: Check, holds: bool, now_s: float) -> tuple[Check, ...]:
         if not holds:
@@ -130,7 +134,7 @@ class StatisticWatch:
 
     @property
     def too_many_equal(self) -> int | None:
-        """From so many on it is too many; None where the reference itself is constant."""
+        """From so many equal values on it is too many; None where the reference itself is constant."""
         return self._most_equal
 
     @property

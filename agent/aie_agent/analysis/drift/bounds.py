@@ -1,0 +1,43 @@
+"""Between which values a request is like the reference, and how many of a window may lie outside: also where a statistic has too
+few values for a distance, or values that depend on each other too much.
+
+False alarms. Of a statistic with 20 and more values, as in hard_checks.py. One with fewer has the same bounds, the 1st and 99th
+percentile, which less than one in a hundred lies beyond on either side, and the same counts; a thousandth of the value is left
+beside them, for what rounding and another order of sums do. Where the reference is constant, both are that value: a stream that is
+equal to it is never an alarm, one that differs in ten or more of a hundred requests is, after five windows. Where values depend on
+each other too much to be compared, the reference tells only how far they ever went: outside is what lies beyond by as much again,
+and half of a window must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from aie_agent.analysis.drift.reference import FEWEST_DISTINCT, Column
+from aie_agent.analysis.drift.rule import WINDOW
+
+_TOLERANCE: Final = 1e-3
+"""Of the value. A canary's last bits vary with what it is computed beside; weights that changed move it by a hundredth and more."""
+
+
+class Bounds(NamedTuple):
+    """What is less than `low` or more than `high` is outside; `too_many` of a window are an alarm, if five in a row have them."""
+
+    low: float
+    high: float
+    too_many: int
+
+    def outside(self, window: Sequence[float]) -> int:
+        """How many of these are."""
+        return sum(not self.low <= value <= self.high for value in window)
+
+
+def bounds_of(column: Column, values: Sequence[float]) -> Bounds:
+    """Of a statistic whose reference has these values, ascending."""
+    if not column.untested:
+        return Bounds(column.low, column.high, column.outside)
+    if column.distinct < FEWEST_DISTINCT:
+        return Bounds(column.low - _TOLERANCE * abs(column.low), column.high + _TOLERANCE * abs(column.high), column.outside)
+    width = values[-1] - values[0]
+    return Bounds(values[0] - width, values[-1] + width, WINDOW // 2)
