@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from fakes.collector import MetricsCollector, points_of
 from fakes.fake_engine import FakeEngine, fake_engine
 from http_client import CHAT, chat, post
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from aie_agent.sources.scrape import ScrapeSource
 from aie_engine.config import EngineConfig
 from aie_engine.exemplars import Exemplars
-from aie_engine.tracing import request_tracer
+from aie_engine.tracing import otlp_tracing, request_tracer
 from aie_telemetry.exemplars import OPENMETRICS_CONTENT_TYPE, wants_openmetrics
 from aie_telemetry.exposition import CONTENT_TYPE
 from aie_telemetry.instruments import Registry
 from demo.monitoring import Job, prometheus
-from tests.e2e.programs import Start, start
+from tests.e2e.programs import Start, eventually, start
 
 __all__ = ["start"]
 
@@ -33,6 +37,9 @@ LATENCIES = {
     "aie_engine_time_per_output_token_seconds",
     "aie_engine_request_duration_seconds",
 }
+CALLER = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+"""The trace and the span of who asks."""
+Ids = tuple[str, str]
 FOREIGN = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name='m'} 1\n".replace("'", '"')
 
 
@@ -114,3 +121,53 @@ def test_a_real_prometheus_has_the_trace(start: Start, tmp_path: Path, promtool:
     assert found <= traces
     assert all(series["seriesLabels"]["engine"] == "chat" for series in data)  # type: ignore[index]
     assert counted["value"][1] == "3"
+
+
+def _exemplars_of_page(url: str) -> set[Ids]:
+    """Trace and span of each exemplar of a page, as OpenMetrics."""
+    request = urllib.request.Request(f"{url}/metrics", headers={"Accept": OPENMETRICS_CONTENT_TYPE})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        page = answer.read().decode()
+    found = [each.exemplar.labels for family in openmetrics(page) for each in family.samples if each.exemplar]
+    return {(labels["trace_id"], labels["span_id"]) for labels in found}
+
+
+def _exemplars_of_push(collector: MetricsCollector) -> set[Ids]:
+    """The same of all points that were pushed so far."""
+    points = [point for request in list(collector.requests) for each in points_of(request).values() for point in each]
+    return {(each.trace_id.hex(), each.span_id.hex()) for point in points for each in getattr(point, "exemplars", ())}
+
+
+def _spans(collector: MetricsCollector) -> dict[Ids, str]:
+    """Of each span that arrived its ids, and its parent's."""
+    scopes = [scope for request in list(collector.requests) for each in request.resource_spans for scope in each.scope_spans]
+    spans = [span for scope in scopes for span in scope.spans]
+    return {(span.trace_id.hex(), span.span_id.hex()): span.parent_span_id.hex() for span in spans}
+
+
+def test_one_request_is_one_trace_on_every_way_to_the_collector(start: Start, tmp_path: Path) -> None:
+    """Its caller's: a span from the engine, behind the engine's latencies and the agent's, and in what the agent pushes."""
+    exemplars, spans, metrics = Exemplars(), MetricsCollector(kind=ExportTraceServiceRequest), MetricsCollector()
+    config = EngineConfig(model="fake", name="chat-1", trace_rate=1.0, otlp_endpoint=spans.url)
+    tracing = otlp_tracing(config)
+    try:
+        with fake_engine(tracer=request_tracer(config, tracing.provider, exemplars.note), exemplars=exemplars) as engine:
+            (tmp_path / "agent.toml").write_text(
+                f'[statsd]\nunix = "off"\nudp = "off"\n[otlp]\nendpoint = "{metrics.url}"\ninterval = "1s"\n'
+            )
+            options = ("--config", str(tmp_path / "agent.toml"), "--listen=127.0.0.1:0", "--no-discovery", "--no-bpf")
+            agent = start("aie-agent", "run", *options, "--engine", f"chat={engine.url}/metrics")
+            post(engine.url, CHAT, chat(max_tokens=5), headers={"traceparent": f"00-{CALLER[0]}-{CALLER[1]}-01"})
+            engine.settle()
+            assert tracing.provider.force_flush()
+            sent = _spans(spans)
+            of_engine = _exemplars_of_page(engine.url)
+            of_agent = eventually(lambda: _exemplars_of_page(agent.url()), alive=agent)
+            pushed = eventually(lambda: _exemplars_of_push(metrics), alive=agent)
+    finally:
+        tracing.provider.shutdown()
+        spans.close()
+        metrics.close()
+    ((ids, parent),) = sent.items()
+    assert (ids[0], parent) == CALLER
+    assert of_engine == of_agent == pushed == {ids}
