@@ -16,10 +16,16 @@ NEWS_S: Final = 60.0
 """For how long after it is known a process is looked at each period; later, at its turn."""
 
 
+Image = tuple[bytes, ...]
+"""Where the code of a program begins and ends, and its first stack: fields 26 to 28 of /proc/PID/stat. The kernel puts them
+elsewhere each time that a program is executed (where addresses are random, as they are by default)."""
+
+
 @dataclass(slots=True)
 class Process:
     """A target, and what is attached to it. `held` are the sets that leave it alone, each with the reason; `in_look` while it is
     being looked at, a step at a time. `ended` once it is known to be gone: what the maps have of it is reported once more.
+    `became_another` where it is gone by having executed another program, not the one of `image`.
     `news_until_s` is how long it is looked at each period whether it has loaded CUDA; `pages` is what it had mapped then."""
 
     target: Target
@@ -30,6 +36,8 @@ class Process:
     ended: bool = False
     news_until_s: float | None = None
     pages: int = 0
+    image: Image | None = None
+    became_another: bool = False
     gil: tuple[int, int] | None = None
     held: dict[str, str] = field(default_factory=dict)
     attached: dict[str, Attached] = field(default_factory=dict)
@@ -41,6 +49,23 @@ def row(target: Target, name: str, reason: str, missing: tuple[str, ...] = (), s
     there to be seen), else all but what is missing."""
     state = state if reason else "on"
     return Coverage(engine=target.engine, tgid=target.tgid, set=name, state=state, reason=reason, missing=missing)
+
+
+def image_of(tgid: int, proc: Path = Path("/proc")) -> Image | None:
+    """Which program a process runs; None where it is gone."""
+    try:
+        return tuple(read_small(f"{proc}/{tgid}/stat").rpartition(b")")[2].split()[23:26])
+    except OSError:
+        return None
+
+
+def has_executed_another(process: Process, proc: Path = Path("/proc")) -> bool:
+    """Whether a process that has CUDA's probes runs another program than when it was looked at first. Its number and its start are
+    the same; its memory, its contexts and its breakpoints are gone."""
+    if process.image is None or process.attached.keys().isdisjoint(CUDA_SETS):
+        return False
+    image = image_of(process.target.tgid, proc)
+    return image is not None and image != process.image
 
 
 def has_loaded_cuda(process: Process, now_s: float, proc: Path = Path("/proc")) -> bool:

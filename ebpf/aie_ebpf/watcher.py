@@ -26,7 +26,7 @@ from aie_ebpf.host import OF_PROCESSES, HostProbes
 from aie_ebpf.lives import Lives
 from aie_ebpf.messages import Coverage, Report, SetState
 from aie_ebpf.probes import SETS, When
-from aie_ebpf.processes import Process, has_loaded_cuda, row
+from aie_ebpf.processes import Process, has_executed_another, has_loaded_cuda, image_of, row
 from aie_ebpf.python_runtime import gil_range
 from aie_ebpf.reports import process_report
 from aie_ebpf.uprobe_links import Way
@@ -227,6 +227,7 @@ class Watcher:
     def _call_up(self) -> None:
         """Who is to be looked at before its turn: a set may have it again, or has something to see now."""
         self._notice_ended()
+        self._notice_other_programs()
         now_s = self._clock()
         held = {engine: self._held(engine) for engine in self._engines()}
         for process in self._processes.values():
@@ -276,6 +277,8 @@ class Watcher:
         if self._processes.get(tgid) is not process or not self._is_here(process):
             return
         process.here = True
+        if process.image is None:
+            process.image = image_of(tgid)
         libraries = self._uprobes.libraries(tgid)
         process.gil = gil_range(tgid, cache=self._uprobes.elfs, files=libraries.files)
         coverage = self._watch_waits(process)
@@ -299,8 +302,21 @@ class Watcher:
         for tgid in self._lives.ended():
             process = self._processes.get(tgid)
             if process is not None and not process.ended:
-                process.ended = True
-                process.coverage = {name: row(process.target, name, "the process has ended", state="none") for name in OF_PROCESSES}
+                self._end(process, OF_PROCESSES, "the process has ended")
+
+    def _notice_other_programs(self) -> None:
+        """Who has executed another program has ended, for all that is known of it; then it begins anew."""
+        for tgid, process in list(self._processes.items()):
+            if process.became_another and not process.here:
+                self._processes[tgid] = Process(process.target)
+                self._lives.begin(tgid, process.target.start_ticks)
+            elif not process.ended and has_executed_another(process):
+                process.became_another = True
+                self._end(process, (*OF_PROCESSES, *_CUDA_SETS), "the process has executed another program")
+
+    def _end(self, process: Process, sets: Iterable[str], reason: str) -> None:
+        process.ended = True
+        process.coverage = {name: row(process.target, name, reason, state="none") for name in sets}
 
     def _watch_waits(self, process: Process) -> dict[str, Coverage]:
         """Tells the programs which sets are to leave this process alone; what the host's sets see of it."""
