@@ -29,12 +29,14 @@ _COUNTERS: Final[tuple[tuple[_Series, Callable[[ProcessReading, int], float | No
     (("aie_process_context_switches_total", (("kind", "voluntary"),)), lambda reading, _: reading.voluntary_switches),
     (("aie_process_context_switches_total", (("kind", "involuntary"),)), lambda reading, _: reading.involuntary_switches),
 )
-_GAUGES: Final[tuple[tuple[str, Callable[[ProcessReading], int | None]], ...]] = (
-    ("aie_process_threads", lambda reading: reading.stat.threads),
-    ("aie_process_resident_anon_bytes", lambda reading: reading.memory.resident_anon),
-    ("aie_process_resident_file_bytes", lambda reading: reading.memory.resident_file),
-    ("aie_process_resident_shmem_bytes", lambda reading: reading.memory.resident_shmem),
-    ("aie_process_swap_bytes", lambda reading: reading.memory.swap),
+# A gauge of the engine <- that of each of its processes. Shared memory is mostly one segment that all of them map, as workers do
+# that were forked: what one of them has of it is there once, and the largest share is what is there at least.
+_GAUGES: Final[tuple[tuple[str, Callable[[ProcessReading], int | None], Callable[[list[int]], int]], ...]] = (
+    ("aie_process_threads", lambda reading: reading.stat.threads, sum),
+    ("aie_process_resident_anon_bytes", lambda reading: reading.memory.resident_anon, sum),
+    ("aie_process_resident_file_bytes", lambda reading: reading.memory.resident_file, sum),
+    ("aie_process_resident_shmem_bytes", lambda reading: reading.memory.resident_shmem, max),
+    ("aie_process_swap_bytes", lambda reading: reading.memory.swap, sum),
 )
 
 
@@ -143,10 +145,10 @@ class ProcessSource:
             Point("aie_engine_up", Kind.GAUGE, tags, float(alive > 0)),
             Point("aie_process_instances", Kind.GAUGE, tags, float(alive)),
         ]
-        for name, read in _GAUGES:
+        for name, read, of_all in _GAUGES:
             values = [value for value in map(read, live) if value is not None]
             if values:
-                points.append(Point(name, Kind.GAUGE, tags, float(sum(values))))
+                points.append(Point(name, Kind.GAUGE, tags, float(of_all(values))))
                 if name == "aie_process_resident_anon_bytes":
                     device = (("device", "cpu"), *tags)
                     points.append(Point("aie_engine_memory_physical_bytes", Kind.GAUGE, device, float(sum(values))))

@@ -15,7 +15,12 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_process_anonymous_bytes", "bytes", (*_PROCESS, "kind", "size_class"),
            "Anonymous memory, resident or swapped out, by kind (heap: malloc's heap and arenas; file: written pages of mapped files; mapping: the rest) and by the size of the mapping, up to the next power of two. Only while the engine is suspect of a leak, and where its smaps may be read."),
     gauge("aie_process_resident_file_bytes", "bytes", _PROCESS, "Resident file-backed memory (RssFile): code, mapped weights."),
-    gauge("aie_process_resident_shmem_bytes", "bytes", _PROCESS, "Resident shared memory (RssShmem)."),
+    gauge(
+        "aie_process_resident_shmem_bytes",
+        "bytes",
+        _PROCESS,
+        "Resident shared memory (RssShmem) of the process that has most of it: what several map counts once.",
+    ),
     gauge("aie_process_swap_bytes", "bytes", _PROCESS, "Memory of the engine's processes that is swapped out."),
     counter("aie_process_cpu_seconds_total", "seconds", (*_PROCESS, "mode"), "CPU time by mode: user, system."),
     counter("aie_process_run_queue_seconds_total", "seconds", _PROCESS,
