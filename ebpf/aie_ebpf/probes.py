@@ -51,6 +51,7 @@ SETS: Final[tuple[ProbeSet, ...]] = (
     ProbeSet("locks", "locks", When.ALWAYS,
              sees="futex waits by address; the GIL by its address inside _PyRuntime",
              blind="locks that spin, or park each thread at an address of its own (absl, parking_lot, Go, CPython 3.14's PyMutex); "
+                   "one that was not given back twice yet (until then who waits there is idle); "
                    "which thread holds one; the line of code (see aie-agent stacks)",
              pays="a futex call of a watched thread, once or twice"),
     ProbeSet("sched", "sched", When.ALWAYS,
