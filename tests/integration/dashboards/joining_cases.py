@@ -38,6 +38,7 @@ _SOURCES: Final = {
 _LINE: Final = {"engine": "e", "device": "cuda0"}
 _LEAKS: Final = {
     **_s("aie_leak_state", "2x60", line="allocated", **_LINE),
+    **_s("aie_leak_state", "2x60", line="reserved", **_LINE),
     **_s("aie_leak_state", "1x60", line="cached", **_LINE),
     **_s("aie_leak_state", "1x60", line="outside", **_LINE),
     **_s("aie_leak_state", "0x60", line="physical", **_LINE),
@@ -160,6 +161,7 @@ _STATES: Final = (
         *(_AT, {'instance="h"': 0.25}),
     ),
     Case("two do not answer", "agent", "Agents that do not answer", _AGENTS, _AT, {"": 2.0}),
+    Case("no agent, but an engine", "agent", "Agents that do not answer", _NO_AGENTS, _AT, {}),
     Case("two fail", "agent", "Sources that fail", _SOURCES, _AT, {"": 2.0}),
     *(
         Case(f"those that fail, {what}", "agent", "Which sources fail", _SOURCES, _AT, expected, query)
@@ -193,14 +195,14 @@ _OF_ENGINES: Final = (
         },
         *(_AT, {'engine="e", instance="h"': 100.0}),
     ),
-    Case("one leaks", "memory", "Leaks", _LEAKS, _AT, {"": 1.0}),
+    Case("two leak", "memory", "Leaks", _LEAKS, _AT, {"": 2.0}),
     Case("two may", "memory", "Suspects", _LEAKS, _AT, {"": 2.0}),
     Case(
         "what rises",
         *("memory", "What leaks", _LEAKS, _AT),
         {
             f'device="cuda0", engine="e", instance="h", line="{line}"': state
-            for line, state in (("allocated", 2.0), ("cached", 1.0), ("outside", 1.0))
+            for line, state in (("allocated", 2.0), ("reserved", 2.0), ("cached", 1.0), ("outside", 1.0))
         },
     ),
     Case("how fast", "memory", "What leaks", _LEAKS, _AT, {'device="cuda0", engine="e", instance="h", line="allocated"': 7.0}, 1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -65,7 +66,7 @@ def combinations(metric: Metric) -> list[Labels]:
 def history(name: str) -> Iterator[Series]:
     """The series of a name: of a histogram its `_sum`, or its buckets, which two observations a second fill at different bounds."""
     metric = metric_of(name)
-    seed = sum(map(ord, metric.name)) % 37
+    seed = zlib.crc32(metric.name.encode()) % 997
     for number, labels in enumerate(combinations(metric)):
         if not name.endswith("_bucket"):
             yield Series(labels, seed + 5 + number * number + 3 * number)
