@@ -4,8 +4,8 @@ interpreter lock (`gil_contention`).
 The rule: so many threads, on average over the last seconds, waited for a lock; and so did half as many in most of these seconds
 taken one by one, so that a burst that is over within two seconds is none, however many threads were in it. For the interpreter
 lock these are ten seconds, or six in each of which so many waited: a burst of up to five seconds is none either way. A finding
-ends when fewer than half as many wait; one of the interpreter lock when over the last minute fewer than a quarter did. Nothing is
-estimated: waiting time as the kernel saw it is added up.
+ends when fewer than half as many wait, however long ago it began; one of the interpreter lock when over the last minute fewer than
+a quarter did. Nothing is estimated: waiting time as the kernel saw it is added up.
 
 What it takes for a lock comes from the probes: a futex whose wakers have waited for it themselves. Workers that wait for work
 at a queue or a condition are of kind "idle", however many, and never count. One thread alone never waits for the GIL.
@@ -127,8 +127,9 @@ def _raw(rule: _Rule, view: View, engine: str, now_s: float) -> Episode | None:
     current = [each for each in view.store.scalars(WAIT_SECONDS, engine=engine, reason=rule.reason) if each.valid_until_s >= now_s]
     if not current:
         return None
-    found = episode(current[0], rule.threads, rule.threads / 2, rule.window_s, None, rule.unbroken)
-    return found or _going_on(rule, current, view.held_since_s(rule.cause, engine), now_s)
+    held_since_s = view.held_since_s(rule.cause, engine)
+    found = episode(current[0], rule.threads, rule.threads / 2, rule.window_s, None, rule.unbroken, held_since_s)
+    return found or _going_on(rule, current, held_since_s, now_s)
 
 
 def _going_on(rule: _Rule, current: Sequence[Series], held_since_s: float | None, now_s: float) -> Episode | None:
@@ -172,17 +173,25 @@ def _finding(rule: _Rule, view: View, engine: str, now_s: float) -> Finding | No
 
 
 def episode(
-    series: Series, begins: float, ends: float, window_s: float, least: float | None = None, unbroken: Unbroken | None = None
+    series: Series,
+    begins: float,
+    ends: float,
+    window_s: float,
+    least: float | None = None,
+    unbroken: Unbroken | None = None,
+    held_since_s: float | None = None,
 ) -> Episode | None:
     """Whether a counter of seconds says that at least `begins` threads waited, and since then at no time fewer than `ends`; each an
     average over `window_s`. It begins only where most of its steps by themselves reach `least` (`ends`, if that is None); or as
-    soon as it was `unbroken`. Looks as far back as the series goes; before its first window nothing else is said."""
+    soon as it was `unbroken`. Looks as far back as the series goes; before its first window nothing else is said. What was found
+    before, since `held_since_s`, goes on if it began earlier than the series can tell, and has not ended in it."""
     least = ends if least is None else least
     points = list(series.ring.since(0.0))
     times = [time_s for time_s, _ in points]
     steps = [gain(before, after) for (_, before), (_, after) in pairwise(points)]
     waited = list(accumulate(steps, initial=0.0))
-    since_s, mean, over_s, first, short = None, 0.0, 0.0, 0, 0
+    since_s = held_since_s if held_since_s is not None and times and held_since_s < times[0] + window_s else None
+    mean, over_s, first, short = 0.0, 0.0, 0, 0
     for now, time_s in enumerate(times):
         first = _window(times, first, now, window_s)
         short = _window(times, short, now, window_s if unbroken is None else unbroken.for_s)
@@ -197,7 +206,7 @@ def episode(
         elif unbroken is not None and _is_unbroken(times, steps, short, now, unbroken):
             since_s, over_s = time_s, time_s - times[short]
             mean = (waited[now] - waited[short]) / over_s
-    return None if since_s is None else Episode(since_s, mean, over_s)
+    return None if since_s is None or not over_s else Episode(since_s, mean, over_s)
 
 
 def _window(times: Sequence[float], first: int, now: int, window_s: float) -> int:

@@ -18,16 +18,24 @@ def live(all_series: Iterable[Series], now_s: float) -> list[Series]:
 
 
 def rising(
-    all_series: Iterable[Series], begins: float, window_s: float, now_s: float, unbroken: Unbroken | None = None
+    all_series: Iterable[Series],
+    begins: float,
+    window_s: float,
+    now_s: float,
+    held_since_s: float | None,
+    unbroken: Unbroken | None = None,
 ) -> Episode | None:
     """Whether the first current one of these counters rose by at least `begins` a second over `window_s`, in most of its steps
     too, and since then never by less than half of that; or it was `unbroken`. Before the counter is so
-    old nothing else is said."""
+    old nothing else is said. `held_since_s` is since when the cause is found already, which may be longer than the store
+    remembers; None where it is not."""
     current = live(all_series, now_s)
     if not current:
         return None
     now = rate(current[:1], now_s - window_s, now_s)
-    return episode(current[0], begins, begins / 2, window_s, begins, unbroken) if now is not None and now >= begins / 4 else None
+    if now is None or now < begins / 4:
+        return None
+    return episode(current[0], begins, begins / 2, window_s, begins, unbroken, held_since_s)
 
 
 def limit(found: Episode, begins: float, written: str) -> str:

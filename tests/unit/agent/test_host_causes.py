@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from fakes.cause_world import CauseWorld, Rows
 
+from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import EngineCause, View
 from aie_agent.analysis.host_causes.cpu import cpu_starved, cpu_steal, cpu_throttled
 from aie_agent.analysis.host_causes.disk import disk_stall, disk_stall_of_host
@@ -314,3 +315,47 @@ def test_the_slow_disk_is_named() -> None:
     finding = world.engine(disk_stall)
     assert finding is not None
     assert [each.text.split(" took")[0] for each in finding.evidence[1:]] == ["one of 100 requests to sda"]
+
+
+PERIODS, THROTTLED, _ = quota(0.0, 0.0)
+HELD: dict[str, tuple[Callable[[View, float], list[Finding]], str, float, Rows]] = {
+    "cpu_starved": (of_engine(cpu_starved), QUEUE, 0.5, {CPU: 0.2}),
+    "cpu_throttled": (of_engine(cpu_throttled), THROTTLED, 2.5, {PERIODS: 10.0}),
+    "cpu_steal": (cpu_steal, STEAL, 0.4, {"aie_host_cpus": 4.0}),
+    "page_faults": (of_engine(page_faults), FAULTS, 50.0, {RUNNING: 1.0}),
+    "swapping": (swapping, SWAP_IN, 100.0, {}),
+    "disk_stall": (of_engine(disk_stall), DISK_WAIT, 0.5, {RUNNING: 1.0}),
+    "disk_stall of the host": (disk_stall_of_host, IO_FULL, 0.3, {RUNNING: 1.0}),
+    "host_memory_low by stalls": (host_memory_low, MEMORY_FULL, 0.1, {AVAILABLE: 8 * GIB, TOTAL: 16 * GIB}),
+}
+"""A cause, the counter that it is about, its limit a second, and what else it needs."""
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_goes_on_above_half_its_limit_is_one_finding_however_long(name: str) -> None:
+    """For longer than the store remembers that it was above the limit, and once more above it."""
+    cause, row, limit, more = HELD[name]
+    world = CauseWorld()
+    diagnosis = Diagnosis(engine_causes=(), subject_causes=(cause,))
+    shown: list[float | None] = []
+    for second in range(700):
+        share = 1.5 if 20 <= second < 50 or 400 <= second < 430 else 0.8 if 50 <= second < 600 else 0.0
+        world.live(1, {row: share * limit, **more})
+        found = diagnosis.update(world.view, world.now_s)
+        shown.append(found[0].since_s if found else None)
+    begun = next(at for at, each in enumerate(shown) if each is not None)
+    assert begun < 50
+    assert set(shown[begun:600]) == {shown[begun]}
+    assert set(shown[640:]) == {None}
+
+
+def test_memory_that_was_low_does_not_make_stalls_below_their_limit_a_finding() -> None:
+    world = CauseWorld()
+    diagnosis = Diagnosis(engine_causes=(), subject_causes=(host_memory_low,))
+    shown = []
+    for second in range(460):
+        available = 0.04 if second < 400 else 0.5
+        world.live(1, {MEMORY_FULL: 0.08, AVAILABLE: available * 16 * GIB, TOTAL: 16 * GIB})
+        shown.append([each.severity for each in diagnosis.update(world.view, world.now_s)])
+    assert shown[20:400] == [["warning"]] * 380
+    assert shown[420:] == [[]] * 40

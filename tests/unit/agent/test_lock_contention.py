@@ -315,3 +315,34 @@ def test_native_code_that_waits_is_evidence_of_its_lock() -> None:
     found = lock_contention(world.view, "e", world.now_s)
     assert found is not None
     assert not any("libfoo" in each.text for each in found.evidence), "idle workers wait there"
+
+
+@pytest.mark.parametrize("reason", ["lock", "gil"])
+def test_what_goes_on_above_half_the_threshold_is_one_finding_however_long(reason: str) -> None:
+    """Ten minutes, twice what the store remembers, at three quarters of the threshold after it began, and once more above it: a
+    user sees one finding that begins once, and ends soon after the waiting does."""
+    world, cause, threshold = World(), {"lock": lock_contention, "gil": gil_contention}[reason], {"lock": 0.5, "gil": 1.0}[reason]
+    diagnosis = Diagnosis(engine_causes=(cause,), subject_causes=())
+    shown: list[float | None] = []
+    for second in range(800):
+        high = 20 <= second < 40 or 400 <= second < 420
+        waited = 0.0 if second < 20 or second >= 700 else threshold * (2.0 if high else 0.75)
+        world.second(**{reason: waited})
+        found = diagnosis.update(world.view, world.now_s)
+        shown.append(found[0].since_s if found else None)
+    begun = shown.index(next(each for each in shown if each is not None))
+    assert begun < 40
+    assert set(shown[begun:700]) == {shown[begun]}
+    assert set(shown[780:]) == {None}
+
+
+def test_what_ended_is_not_held_by_what_it_was() -> None:
+    """It begins and ends again and again, for longer than the store remembers: between, at less than half, it is not found."""
+    world = World()
+    diagnosis = Diagnosis(engine_causes=(lock_contention,), subject_causes=())
+    shown = []
+    for second in range(900):
+        world.second(lock=1.0 if second % 60 < 20 else 0.2)
+        shown.append(bool(diagnosis.update(world.view, world.now_s)))
+    assert all(shown[minute * 60 + 15] for minute in range(1, 15))
+    assert not any(shown[minute * 60 + 50] for minute in range(1, 15))

@@ -63,7 +63,8 @@ def cpu_starved(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `cpu_starved` at `now_s`, or None: threads of the engine are ready and wait for a CPU, at least `STARVED_THREADS`
     of them on average, and for `STARVED_SHARE` of the time in which they could have run. Information unless requests run."""
     store = view.store
-    held = rising(store.scalars(RUN_QUEUE, engine=engine), STARVED_THREADS, WINDOW_S, now_s)
+    before_s = view.held_since_s("cpu_starved", engine)
+    held = rising(store.scalars(RUN_QUEUE, engine=engine), STARVED_THREADS, WINDOW_S, now_s, before_s)
     ran = rate(live(store.scalars(CPU, engine=engine), now_s), now_s - WINDOW_S, now_s) if held else None
     if held is None or ran is None or view.state(engine) == "down" or held.mean < STARVED_SHARE * (held.mean + ran):
         return None
@@ -120,7 +121,8 @@ def cpu_throttled(view: View, engine: str, now_s: float) -> Finding | None:
     if not periods or view.state(engine) == "down":
         return None
     unbroken = Unbroken(UNBROKEN_S, 2 * THROTTLED_SHARE * periods)
-    held = rising(store.scalars(THROTTLED_PERIODS, engine=engine), THROTTLED_SHARE * periods, WINDOW_S, now_s, unbroken)
+    stops, before_s = store.scalars(THROTTLED_PERIODS, engine=engine), view.held_since_s("cpu_throttled", engine)
+    held = rising(stops, THROTTLED_SHARE * periods, WINDOW_S, now_s, before_s, unbroken)
     if held is None:
         return None
     stopped = rate(live(store.scalars(THROTTLED_S, engine=engine), now_s), now_s - held.window_s, now_s)
@@ -151,7 +153,8 @@ def cpu_steal(view: View, now_s: float) -> list[Finding]:
     others. On bare metal it cannot be found; a virtual CPU that is overcommitted and idle has none either."""
     store = view.store
     cpus = store.current("aie_host_cpus", now_s)
-    held = rising(store.scalars(HOST_CPU, mode="steal"), STEAL_SHARE * cpus, STEAL_WINDOW_S, now_s) if cpus else None
+    stolen, before_s = store.scalars(HOST_CPU, mode="steal"), view.held_since_s("cpu_steal", HOST)
+    held = rising(stolen, STEAL_SHARE * cpus, STEAL_WINDOW_S, now_s, before_s) if cpus else None
     if held is None or not cpus:
         return []
     share = f"{held.mean / cpus:.0%} of the time of {cpus:.0f} CPUs"

@@ -40,7 +40,8 @@ _WHOSE: Final = "whose threads wait: no probe sees disk waits here (`aie-agent c
 def disk_stall(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `disk_stall` of an engine at `now_s`, or None: while requests run, at least `WAITING_THREADS` of its threads wait
     for a disk, on average, as probes see them."""
-    held = rising(view.store.scalars(WAIT_SECONDS, engine=engine, reason="disk"), WAITING_THREADS, WINDOW_S, now_s)
+    waits, before_s = view.store.scalars(WAIT_SECONDS, engine=engine, reason="disk"), view.held_since_s("disk_stall", engine)
+    held = rising(waits, WAITING_THREADS, WINDOW_S, now_s, before_s)
     if held is None or not view.store.current(RUNNING, now_s, engine=engine) or view.state(engine) == "down":
         return None
     text = f"its threads waited for disks {held.mean:.2f} s a second in total over the last {WINDOW_S:g} s"
@@ -64,7 +65,7 @@ def disk_stall_of_host(view: View, now_s: float) -> list[Finding]:
     """The finding `disk_stall` of the host at `now_s`, or nothing: where no probe sees who waits, requests run, and all tasks
     together stand still for a disk for `STALLED_SHARE` of the time."""
     store = view.store
-    held = _stalled(view, now_s)
+    held = _stalled(view, now_s, view.held_since_s("disk_stall", HOST))
     serves = any(store.current(RUNNING, now_s, engine=engine) for engine in view.engines)
     seen = any(dict(series.tags).get("reason") == "disk" for series in live(store.scalars(WAIT_SECONDS), now_s))
     if held is None or not serves or seen:
@@ -84,8 +85,8 @@ def disk_stall_of_host(view: View, now_s: float) -> list[Finding]:
     ]
 
 
-def _stalled(view: View, now_s: float) -> Episode | None:
-    return rising(view.store.scalars(PRESSURE, resource="io", kind="full"), STALLED_SHARE, WINDOW_S, now_s)
+def _stalled(view: View, now_s: float, held_since_s: float | None = None) -> Episode | None:
+    return rising(view.store.scalars(PRESSURE, resource="io", kind="full"), STALLED_SHARE, WINDOW_S, now_s, held_since_s)
 
 
 def _pressure(held: Episode | None) -> Iterator[Evidence]:

@@ -45,7 +45,8 @@ def page_faults(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `page_faults` at `now_s`, or None: while requests run, at least `FAULTS_PER_SECOND` pages a second have to come
     from the disk; where probes see what that costs, its threads also wait for at least `FAULT_THREADS` s a second."""
     store = view.store
-    held = rising(store.scalars(MAJOR_FAULTS, engine=engine), FAULTS_PER_SECOND, WINDOW_S, now_s)
+    before_s = view.held_since_s("page_faults", engine)
+    held = rising(store.scalars(MAJOR_FAULTS, engine=engine), FAULTS_PER_SECOND, WINDOW_S, now_s, before_s)
     if held is None or not store.current(RUNNING, now_s, engine=engine) or view.state(engine) == "down":
         return None
     waited = rate(live(store.scalars(WAIT_SECONDS, engine=engine, reason="page_fault"), now_s), now_s - WINDOW_S, now_s)
@@ -82,7 +83,7 @@ def _of_faults(held: Episode, waited: float | None, view: View, engine: str, now
 def swapping(view: View, now_s: float) -> list[Finding]:
     """The finding `swapping` of the host at `now_s`, or nothing: at least `SWAP_PAGES_PER_SECOND` pages a second are read back from
     swap. What goes out and is not missed is no harm, and not reported."""
-    held = rising(view.store.scalars(SWAP_IN), SWAP_PAGES_PER_SECOND, WINDOW_S, now_s)
+    held = rising(view.store.scalars(SWAP_IN), SWAP_PAGES_PER_SECOND, WINDOW_S, now_s, view.held_since_s("swapping", HOST))
     if held is None:
         return []
     bound = limit(held, SWAP_PAGES_PER_SECOND, f"{SWAP_PAGES_PER_SECOND:g}")
@@ -120,7 +121,10 @@ def host_memory_low(view: View, now_s: float) -> list[Finding]:
     total = store.current(TOTAL, now_s)
     levels = live(store.scalars(AVAILABLE), now_s)
     since_s = level_since(levels[0], lambda value: value < LOW_SHARE * total, LOW_FOR_S, now_s) if total and levels else None
-    stalled = rising(store.scalars(PRESSURE, resource="memory", kind="full"), STALLED_SHARE, WINDOW_S, now_s)
+    # What the level was held for says nothing of the stalls.
+    was_low = bool(total and levels) and any(value < LOW_SHARE * (total or 0.0) for _, value in levels[0].ring.since(0.0))
+    before_s = None if was_low else view.held_since_s("host_memory_low", HOST)
+    stalled = rising(store.scalars(PRESSURE, resource="memory", kind="full"), STALLED_SHARE, WINDOW_S, now_s, before_s)
     if since_s is None and stalled is None:
         return []
     evidence = []
