@@ -16,7 +16,7 @@ def _s(metric: str, values: str, **labels: str) -> dict[str, str]:
 
 
 def _finding(severity: str, cause: str, values: str = "1x60", **more: str) -> dict[str, str]:
-    return _s("aie_finding", values, cause=cause, subject="chat", severity=severity, **more)
+    return _s("aie_finding", values, **{"cause": cause, "subject": "chat", "severity": severity, **more})
 
 
 _FOUND: Final = {
@@ -26,7 +26,24 @@ _FOUND: Final = {
     **_finding("warning", "cpu_steal"),
     **_finding("info", "stale"),
 }
-_OVER: Final = {**_finding("warning", "swapping", "1x9 stale")}
+_OVER: Final = {
+    **_finding("warning", "swapping", "1x9 stale"),
+    **_finding("info", "swapping", "1x9 stale", instance="i"),
+    **_finding("warning", "page_faults", "1x9 stale"),
+    **_finding("warning", "swapping", "1x9 stale", subject="host"),
+}
+_NOW: Final = {
+    'cause="engine_down", instance="h", subject="chat"': 3.0,
+    'cause="gpu_lost", instance="i", subject="chat"': 3.0,
+    'cause="cpu_steal", instance="h", subject="chat"': 2.0,
+    'cause="stale", instance="h", subject="chat"': 1.0,
+}
+_NO_MORE: Final = {
+    'cause="swapping", instance="h", subject="chat"': 0.0,
+    'cause="swapping", instance="i", subject="chat"': 0.0,
+    'cause="page_faults", instance="h", subject="chat"': 0.0,
+    'cause="swapping", instance="h", subject="host"': 0.0,
+}
 _SOURCES: Final = {
     **_s("aie_agent_source_up", "1x60", source="nvml"),
     **_s("aie_agent_source_up", "0x60", source="bpf"),
@@ -131,29 +148,16 @@ _STATES: Final = (
     Case("two are critical", "overview", "Critical findings", _FOUND, _AT, {"": 2.0}),
     Case("one is a warning", "overview", "Warnings", _FOUND, _AT, {"": 1.0}),
     Case("none is found", "overview", "Warnings", {**_s("aie_agent_info", "1x60", version="1"), **_OVER}, _AT, {"": 0.0}),
+    Case(
+        "none is critical", "overview", "Critical findings", {**_s("aie_agent_info", "1x60", version="1"), **_OVER}, _AT, {"": 0.0}
+    ),
     Case("two of three are down", "overview", "Engines down", _engines_up(), _AT, {"": 2.0}),
     Case("one is missing", "overview", "GPUs that do not answer", _GONE, _AT, {"": 1.0}),
     Case("two sources fail", "overview", "Sources that fail", _SOURCES, _AT, {"": 2.0}),
     Case("two do not answer", "overview", "Agents that do not answer", _AGENTS, _AT, {"": 2.0}),
     Case("no agent, but an engine", "overview", "Agents that do not answer", _NO_AGENTS, _AT, {}),
-    Case(
-        "by how grave they are",
-        *("overview", "What is wrong now", {**_FOUND, **_OVER}, _AT),
-        {
-            'cause="engine_down", instance="h", subject="chat"': 3.0,
-            'cause="gpu_lost", instance="i", subject="chat"': 3.0,
-            'cause="cpu_steal", instance="h", subject="chat"': 2.0,
-            'cause="stale", instance="h", subject="chat"': 1.0,
-        },
-    ),
-    Case(
-        "and that are over",
-        *("overview", "When it began", {**_finding("critical", "engine_down"), **_OVER}, _AT),
-        {
-            'cause="engine_down", instance="h", subject="chat"': 3.0,
-            'cause="swapping", instance="h", subject="chat"': 0.0,
-        },
-    ),
+    Case("by how grave they are", "overview", "What is wrong now", {**_FOUND, **_OVER}, _AT, _NOW),
+    Case("and those that are over", "overview", "When it began", {**_FOUND, **_OVER}, _AT, {**_NOW, **_NO_MORE}),
     Case(
         "of what there is",
         *("overview", "Host memory available"),
@@ -215,6 +219,17 @@ _OF_ENGINES: Final = (
         },
         *(_AT, {'device="cuda0", engine="e", instance="h"': 30.0}),
     ),
+    Case(
+        "of all hosts, engines and models",
+        *("drift", "Answers looked at a second"),
+        {
+            **_s("aie_drift_values_total", "0+600x60", statistic="entropy", **_STATISTIC),
+            **_s("aie_drift_values_total", "0+300x60", statistic="entropy", instance="i", **_STATISTIC),
+            **_s("aie_drift_values_total", "0+180x60", statistic="entropy", engine="f", model="m"),
+            **_s("aie_drift_values_total", "0+120x60", statistic="entropy", engine="e", model="n"),
+        },
+        *(_AT, {"": 20.0}),
+    ),
     Case("each answer once", "drift", "Answers looked at a second", _DRIFT, _AT, {"": 10.0}),
     Case("a twentieth", "drift", "Answers not looked at", _DRIFT, _AT, {"": 0.05}),
     *(
@@ -261,6 +276,7 @@ _OF_GPUS: Final = (
         {
             **_s("aie_gpu_temperature_limit_celsius", "87x60", gpu="0", limit="slowdown"),
             **_s("aie_gpu_temperature_limit_celsius", "92x60", gpu="0", limit="shutdown"),
+            **_s("aie_gpu_temperature_limit_celsius", "83x60", gpu="0", limit="gpu_max"),
             **_s("aie_gpu_temperature_celsius", "60x60", gpu="0", sensor="gpu"),
             **_s("aie_gpu_temperature_celsius", "80x60", gpu="0", sensor="memory"),
         },

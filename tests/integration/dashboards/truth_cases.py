@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from dashboards.table import Kind
@@ -39,6 +40,11 @@ def _link(**more: str) -> dict[str, str]:
     return {f"aie_gpu_{name}{{{_GPU}}}": f"{value}x60" for name, value in {**card, **values}.items()}
 
 
+def _of_eight() -> dict[str, str]:
+    """A card that has eight lanes."""
+    return {f"aie_gpu_pcie_link_width_max{{{_GPU}}}": "8x60"}
+
+
 def _xid(count: str, last: str, xid: str = "167") -> dict[str, str]:
     return {
         f"aie_gpu_up{{{_GPU}}}": "1x120",
@@ -47,10 +53,37 @@ def _xid(count: str, last: str, xid: str = "167") -> dict[str, str]:
     }
 
 
+def _elsewhere(series: dict[str, str], **labels: str) -> dict[str, str]:
+    """The same of another host or GPU."""
+    for label, value in labels.items():
+        series = {re.sub(rf'\b{label}="[^"]*"', f'{label}="{value}"', each): values for each, values in series.items()}
+    return series
+
+
 _LANES: Final = ("gpus", "PCIe lanes missing")
 _GENERATIONS: Final = ("gpus", "PCIe generations missing, while busy")
 _XIDS: Final = "XIDs in the time shown"
 _ROW: Final = 'gpu="0", instance="h", xid="167"'
+_EIGHT: Final = {'gpu="0", instance="h"': 8}
+_OF_FOUR: Final = {
+    **_xid("_x10 1x60", "_x10 600x60"),
+    **_xid("_x10 2x60", "_x10 600x60", "31"),
+    **_elsewhere(_xid("_x10 4x60", "_x10 600x60"), gpu="1"),
+    **_elsewhere(_xid("_x10 5x60", "_x10 600x60"), instance="i"),
+    **_elsewhere(_xid("0x60", "_"), instance="i", gpu="1"),
+}
+_FOUR: Final = {
+    'gpu="0", instance="h", xid="167"': 1.0,
+    'gpu="0", instance="h", xid="31"': 2.0,
+    'gpu="1", instance="h", xid="167"': 4.0,
+    'gpu="0", instance="i", xid="167"': 5.0,
+}
+_EACH_OF_FOUR: Final = {
+    'gpu="0", instance="h"': 3.0,
+    'gpu="1", instance="h"': 4.0,
+    'gpu="0", instance="i"': 5.0,
+    'gpu="1", instance="i"': 0.0,
+}
 CASES: Final = (
     Case(
         "a replica that was replaced counts above and below",
@@ -108,11 +141,35 @@ CASES: Final = (
     Case("a link below its card", *_LANES, _link(pcie_link_width="8", pcie_slot_width="16"), "30m", {'gpu="0", instance="h"': 8}),
     Case("a slot that nothing is known of", *_LANES, _link(pcie_link_width="8"), "30m", {'gpu="0", instance="h"': 8}),
     Case("a GPU that is part of the host", *_LANES, _link(pcie_link_width="8", memory_unified="1"), "30m", {}),
+    Case(
+        "a slot of a hypervisor's, with fewer than there are",
+        *_LANES,
+        _link(pcie_link_width="8", pcie_slot_width="4"),
+        "30m",
+        _EIGHT,
+    ),
+    Case(
+        "a slot with more than the card",
+        *(*_LANES, {**_link(pcie_link_width="8", pcie_slot_width="16"), **_of_eight()}, "30m", {}),
+    ),
     Case("all lanes", *_LANES, _link(pcie_slot_width="16"), "30m", {}),
     Case("a busy link below its best", *_GENERATIONS, _link(pcie_link_generation="3"), "30m", {'gpu="0", instance="h"': 2}),
     Case("hardly busy", *_GENERATIONS, _link(pcie_link_generation="3", utilization_ratio="0.3"), "30m", {}),
     Case("clocks are down", *_GENERATIONS, _link(pcie_link_generation="3", performance_state="8"), "30m", {}),
     Case("the link rests between looks", *_GENERATIONS, _link(pcie_link_generation="5x27 1x3 5"), "30m", {}),
+    Case("busy for a moment", *_GENERATIONS, _link(pcie_link_generation="3", utilization_ratio="0.1x28 0.9 0.1"), "30m", {}),
+    Case("clocks were down a moment ago", *_GENERATIONS, _link(pcie_link_generation="3", performance_state="0x27 8 0"), "30m", {}),
+    Case("a GPU that is part of the host", *_GENERATIONS, _link(pcie_link_generation="3", memory_unified="1"), "30m", {}),
+    Case(
+        "one of three, with another beside it and another on its number",
+        *_GENERATIONS,
+        {
+            **_link(pcie_link_generation="3"),
+            **_elsewhere(_link(pcie_link_generation="2", utilization_ratio="0.1"), gpu="1"),
+            **_elsewhere(_link(pcie_link_generation="1", performance_state="8"), instance="i"),
+        },
+        *("30m", {'gpu="0", instance="h"': 2}),
+    ),
     *(
         case._replace(kind=Kind.TABLE)
         for board in ("gpus", "gpu")
@@ -122,9 +179,23 @@ CASES: Final = (
             Case("one of a common number", board, _XIDS, _xid("0x10 1x60", "_x11 660x60"), "40m", {_ROW: 1.0}),
             Case("a failed scrape is no error", board, _XIDS, _xid("1x80 stale 1x20", "30x80 stale 30x20"), "90m", {}),
             Case("none", board, _XIDS, _xid("0x60", "_"), "30m", {}),
+            Case("three of a common number", board, _XIDS, _xid("0x10 3x60", "_x11 660x60"), "40m", {_ROW: 3.0}),
+            Case("none in the time shown", board, _XIDS, _xid("_x10 2x120", "_x10 600x120"), "90m", {}),
+            Case("seen before, and again", board, _XIDS, _xid("1x80 2x20", "30x80 4800x20"), "90m", {_ROW: 1.0}),
+            Case("of four GPUs", board, _XIDS, _OF_FOUR, "30m", _FOUR),
             Case("seen by the agent before this one", board, _XIDS, _xid("_x10 0x60", "_x10 540x60"), "30m", {_ROW: 1.0}),
         )
     ),
+    *(
+        Case(f"when it was seen, {what}", board, _XIDS, series, at, expected, 1, Kind.TABLE)
+        for board in ("gpus", "gpu")
+        for what, series, at, expected in (
+            ("the last time", _xid("_x10 1x10 2x60", "_x10 600x10 1260x60"), "30m", {_ROW: 540.0}),
+            ("which is not in the time shown", _xid("_x10 1x120", "_x10 600x120"), "90m", {}),
+        )
+    ),
+    Case("of four GPUs in all", "gpus", _XIDS, _OF_FOUR, "30m", {"": 12.0}, kind=Kind.STAT),
+    Case("of each of four GPUs", "gpu", _XIDS, _OF_FOUR, "30m", _EACH_OF_FOUR, kind=Kind.STAT),
     *(
         Case("when it was seen", board, _XIDS, _xid("_x10 1x60", "_x10 600x60"), "30m", {_ROW: 1200.0}, 1, Kind.TABLE)
         for board in ("gpus", "gpu")

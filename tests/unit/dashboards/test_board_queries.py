@@ -12,7 +12,7 @@ import pytest
 from aie_agent.analysis.host_causes import cpu, memory
 from aie_telemetry.catalogue import CATALOGUE, Kind, Metric
 from dashboards import promql as forms
-from dashboards.boards import BOARDS, host
+from dashboards.boards import BOARDS, host, hot
 from dashboards.boards.slo import burn, good
 from dashboards.objectives import OBJECTIVES
 from dashboards.table import Board, Situation
@@ -198,6 +198,15 @@ def test_every_variable_of_a_board_chooses_what_it_can(table: Board) -> None:
             matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
             for name in names & set(metric.labels if metric is not None else ()):
                 assert matchers.get(name) == chosen[name], (query.expr, selector.name, name)
+
+
+def test_hot_spots_are_ten_in_order_the_worst_first() -> None:
+    """The most of everything; but of those that idle, the least."""
+    for panel in hot.HOT.panels:
+        (query,) = panel.queries
+        assert query.expr.startswith("sort(bottomk(10, " if panel.title.startswith("Idlest") else "sort_desc(topk(10, "), (
+            panel.title
+        )
 
 
 @pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
