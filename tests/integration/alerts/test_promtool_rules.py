@@ -16,6 +16,25 @@ from aie_telemetry.xids import XIDS
 from tests.fakes.alert_files import RULE_FILES, TEST_FILES, named_causes
 
 UNKNOWN_XID = 999
+ASKS_FOR = {
+    "Restart": "restart_engine",
+    "Look at PCIe": "check_link",
+    "Look at nvidia-smi": "check_link",
+    "Look at the XID": "none",
+    "Update": "update_driver",
+    "Stop what runs": "reset_gpu",
+    "Reset the GPU": "reset_gpu",
+    "Nothing at once. Reset the GPU at the next chance": "reset_gpu",
+    "Nothing at once. Reset the GPU when convenient": "watch",
+    "Nothing at once.": "none",
+    "Have the GPU checked; work may go on": "watch",
+    "Watch it": "watch",
+    "Connect the power": "check_power",
+    "Switch the host off": "check_power",
+    "Reboot": "reboot_host",
+    "Do what its line": "read_kernel_log",
+}
+"""How the catalogue's advice on a number begins, and the word of the alert's `action`; the longest that fits."""
 GPU_RULES = next(path for path in RULE_FILES if path.stem == "gpu")
 
 
@@ -60,15 +79,23 @@ def as_test(rules: list[Path], series: dict[str, str], query: str, samples: dict
     }
 
 
+def asks_for(advice: str) -> str:
+    """The word for an advice of the catalogue."""
+    return ASKS_FOR[max((begin for begin in ASKS_FOR if advice.startswith(begin)), key=len)]
+
+
 def of_xids() -> dict[str, Any]:
-    """Each number of the catalogue, and one that it does not have: the alert of its family, with its severity."""
-    known = {xid.number: (f"AieGpuXid{xid.blame.capitalize()}", xid.severity) for xid in XIDS}
-    expected = known | {UNKNOWN_XID: ("AieGpuXidUnknown", "warning")}
+    """Each number of the catalogue, and one that it does not have: the alert of its family, with its severity and action."""
+    known = {xid.number: (f"AieGpuXid{xid.blame.capitalize()}", xid.severity, asks_for(xid.action)) for xid in XIDS}
+    expected = known | {UNKNOWN_XID: ("AieGpuXidUnknown", "warning", "investigate")}
     return as_test(
         [GPU_RULES],
         {f'aie_gpu_xid_errors_total{{job="aie", instance="host", gpu="0", xid="{number}"}}': "0x11 1x10" for number in expected},
-        'count by (alertname, severity, xid) (ALERTS{alertname=~"AieGpuXid.+", alertstate="firing"})',
-        {f'{{alertname="{name}", severity="{severity}", xid="{number}"}}': 1 for number, (name, severity) in expected.items()},
+        'count by (alertname, severity, action, xid) (ALERTS{alertname=~"AieGpuXid.+", alertstate="firing"})',
+        {
+            f'{{alertname="{name}", severity="{severity}", action="{action}", xid="{number}"}}': 1
+            for number, (name, severity, action) in expected.items()
+        },
     )
 
 
