@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Floor, Low, block_floors, failed, increments, noise, scatter
+from aie_agent.analysis.leaks.events import gives_back, restarts_warm_up
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.load_adjust import LoadFit
 from aie_agent.analysis.leaks.settings import SUSPECT, TIERS, LeakSettings
 from aie_agent.analysis.leaks.theil_sen import theil_sen
 from aie_agent.analysis.leaks.verdict import Rise, fast_rise, rise
-from aie_agent.analysis.leaks.watch import gives_back, restarts_warm_up
 
 SETTINGS = LeakSettings()
 LEAK_TIER = TIERS[0]
@@ -216,7 +216,24 @@ def test_words_of_events() -> None:
     assert all(
         map(restarts_warm_up, ("model_load", "LoRA load", "graph-capture", "re-shard", "restart", "warm-up", "engine started"))
     )
-    assert not any(map(restarts_warm_up, ("", "note", "gc_collect", "malloc_trim", "alert fired")))
+    assert not any(
+        map(
+            restarts_warm_up,
+            (
+                "",
+                "note",
+                "gc_collect",
+                "malloc_trim",
+                "alert fired",
+                "load test",
+                "model load test",
+                "autoscale",
+                "scale",
+                "capture",
+                "start",
+            ),
+        )
+    )
     assert all(map(gives_back, ("gc.collect", "empty_cache", "malloc_trim(0)", "probe")))
     assert not any(map(gives_back, ("model_load", "note")))
 

@@ -139,6 +139,7 @@ class LeakAnalyser:
         gpus = [name for name in names if name != "cpu"]
         for device in names:
             watch = known.watches.setdefault(device, Watch(self._settings, LINES))
+            watch.restarts_told = known.identity.tells_restarts
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
             known.settle(watch.confirmed(), device)
             known.free[device] = free_bytes(view, engine, device, now_s)

@@ -20,6 +20,7 @@ class Adjust(NamedTuple):
 
 
 _DIP: Final = 2.0
+_OF_BINS: Final = 0.5
 NO_ADJUST: Final = Adjust()
 
 
@@ -101,11 +102,15 @@ def failed(sizes: Sequence[float], before: float | None) -> int | None:
     return None
 
 
-def noise(bins: Sequence[Bin], floors: Sequence[Floor]) -> float:
+def noise(bins: Sequence[Bin], floors: Sequence[Floor], by: Adjust = NO_ADJUST) -> float:
     """How much a floor scatters by chance, in bytes: as the cells of these bins do, or, where samples are too few for that, the
-    floors themselves."""
+    floors themselves, and at least half as much as the bins: six floors are few to tell it by, and the least of some bins scatters
+    about so."""
     known = [each.noise_bytes for each in bins if each.noise_bytes >= 0]
-    return median(known) if known else (scatter([each.size_bytes for each in floors]) or 0.0)
+    if known:
+        return median(known)
+    of_bins = scatter([each.low.adjusted(by) for each in bins]) if floors else None
+    return max(scatter([each.size_bytes for each in floors]) or 0.0, _OF_BINS * (of_bins or 0.0))
 
 
 def increments(floors: Sequence[Floor]) -> list[float]:

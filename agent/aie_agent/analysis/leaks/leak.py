@@ -132,6 +132,13 @@ class Line:
         return grown, (rows[-1].number - rows[0].number) * apart_s
 
     @property
+    def cache_bytes(self) -> tuple[float, float]:
+        """What of known caches was taken off the first and the last floor that are remembered."""
+        if not self._bins:
+            return 0.0, 0.0
+        return self._by.of_cache * self._bins[0].low.cache_bytes, self._by.of_cache * self._bins[-1].low.cache_bytes
+
+    @property
     def adjust(self) -> Adjust:
         """What is taken off its sizes."""
         return self._by

@@ -14,6 +14,7 @@ LeakClass = Literal[
     "anonymous_mappings",
     "another_process",
     "kv_accounting",
+    "cache_growth",
     "unknown",
 ]
 """Whose memory it is that grows. Which of Python objects, native heap and mappings it is, a look into the process tells."""
@@ -27,6 +28,7 @@ IN_WORDS: Final[dict[LeakClass, str]] = {
     "anonymous_mappings": "anonymous mappings",
     "another_process": "another process",
     "kv_accounting": "KV accounting",
+    "cache_growth": "a known cache",
     "unknown": "class unknown",
 }
 
@@ -160,3 +162,8 @@ ACCOUNTING: Final = LineSpec(
     grows="physical", grows_not=True,
 )  # fmt: skip
 """Of recordings: a pool of fixed size whose blocks get lost rises at idle, and no byte grows."""
+
+CACHES: Final = LineSpec(
+    "caches", "cache_growth", lambda s: s.cache_bytes, "what known caches hold", "aie_engine_response_cache_bytes"
+)  # fmt: skip
+"""Of recordings: what is taken off as known caches is no leak of the rest, and may be one by itself."""

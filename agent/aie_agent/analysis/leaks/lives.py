@@ -75,6 +75,11 @@ class Repeats:
         elif low.size_bytes < self._bins[-1].low.size_bytes:
             self._bins[-1] = _bin(number, low)
 
+    @property
+    def risen(self) -> tuple[float, float] | None:
+        """The first and the last floor of the whole recording, whatever happened between them; None for fewer than two."""
+        return (self._bins[0].low.size_bytes, self._bins[-1].low.size_bytes) if len(self._bins) > 1 else None
+
     def told(self, by: Adjust) -> Lives | None:
         """The rises that repeat at least twice, the same level and slope each time; None where none do."""
         lives = list(self._lives(by))

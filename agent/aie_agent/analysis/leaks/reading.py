@@ -41,6 +41,11 @@ class Identity(NamedTuple):
             return True
         return self.model is not None and now.model is not None and self.model != now.model
 
+    @property
+    def tells_restarts(self) -> bool:
+        """Whether it would be noticed that it began anew."""
+        return bool(self.tgids) or self.start_s is not None
+
     def joined(self, now: Identity) -> Identity:
         """What is known of it, the newer first."""
         start_s = self.start_s if now.start_s is None else now.start_s

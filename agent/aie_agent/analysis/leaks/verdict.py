@@ -76,7 +76,7 @@ def rise(bins: Sequence[Bin], tier: Tier, by: Adjust, settings: LeakSettings, do
     if floors is None:
         return None
     window = _since(bins, bins[-1].number - (floors[0].number + 1) * tier.bins)
-    scattered = 2 * noise(window, floors)
+    scattered = 2 * noise(window, floors, by)
     reason = _no_rise(increments(floors), scattered, tier) or _one_step(floors)
     if reason is not None:
         return reason

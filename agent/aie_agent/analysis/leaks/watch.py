@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.leaks.claims import Claim
+from aie_agent.analysis.leaks.events import gives_back, restarts_warm_up
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.lines import CACHE_LINES, LINES, LeakClass, LineSpec, Sample
+from aie_agent.analysis.leaks.low_readings import LowReadings
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.standing import RANK, Standing
 
-_RESTARTED: Final = 0.5
-"""Physical memory below this share of what it was after the warm-up: the engine began anew, or put its weights away."""
 _GROWS: Final = 0.5
 _PHYSICAL: Final = "physical"
 """The line of a process that lives. That of processes of no engine, of which there may be none, has another name."""
 _MOST_PAST: Final = 16
-_RESTART_WORDS: Final = frozenset(
-    {"start", "started", "restart", "restarted", "load", "loaded", "reload", "reloaded", "lora", "adapter", "capture", "captured"}
-    | {"graph", "reshard", "resharded", "shard", "sharding", "warmup", "warm", "swap", "swapped", "deploy", "deployed", "scale"}
-)
-_PROBE_WORDS: Final = frozenset({"gc", "collect", "empty", "trim", "malloc", "probe"})
-
-
-def restarts_warm_up(event: str) -> bool:
-    """Whether memory may rise after such an event as after a start: a model or LoRA loaded, graphs captured, re-sharded."""
-    return not _RESTART_WORDS.isdisjoint(_words(event))
-
-
-def gives_back(event: str) -> bool:
-    """Whether such an event makes an engine give back what it only retains: gc.collect, empty_cache, malloc_trim."""
-    return not _PROBE_WORDS.isdisjoint(_words(event))
-
-
-def _words(event: str) -> list[str]:
-    return [word for word in re.split(r"[^a-z]+", event.lower()) if word]
 
 
 class Found(NamedTuple):
@@ -54,7 +34,7 @@ class Found(NamedTuple):
 
 class Watch:
     """Follows an engine's memory on a device. `begin_s` is when what it watches began; `warm_s` when its warm-up ended (None: not
-    yet)."""
+    yet). Where `restarts_told`, whoever adds samples knows restarts and calls `restart`; else events and sizes tell them."""
 
     def __init__(self, settings: LeakSettings, specs: Sequence[LineSpec] = LINES) -> None:
         self._settings = settings
@@ -65,7 +45,9 @@ class Watch:
         self.lines: dict[str, Line] = {}
         self.past: list[Found] = []
         self.restarts = 0
-        self.zeros = 0
+        self.zeros = self.gaps = 0
+        self.restarts_told = False
+        self._low = LowReadings(settings.bin_s, settings.day_s / 2)
         self.judged = False
         self._first_request_s: float | None = None
         self._requests_before: float | None = None
@@ -83,13 +65,13 @@ class Watch:
             self.zeros += 1
             sample = sample._replace(physical_bytes=None)
         self._next_s = sample.time_s + self._settings.sample_s
-        if sample.event and restarts_warm_up(sample.event):
-            self.restart()
-        elif sample.event and gives_back(sample.event):
+        if sample.event and gives_back(sample.event):
             for line in self.lines.values():
                 line.probed(sample.time_s)
-        elif self._fell(sample.physical_bytes):
+        if sample.event and not self.restarts_told and restarts_warm_up(sample.event):
             self.restart()
+        elif self._is_gap(sample):
+            return
         self._last = sample
         if self.warm_s is None and not self._warmed_up(sample):
             return
@@ -137,6 +119,7 @@ class Watch:
         self.restarts += self.begin_s is not None
         self.begin_s = self.warm_s = self._first_request_s = self._requests_before = self._base_bytes = None
         self.lines = {}
+        self._low = LowReadings(self._settings.bin_s, self._settings.day_s / 2)
 
     def close(self) -> None:
         """No more samples come."""
@@ -192,8 +175,19 @@ class Watch:
         lines = [line for name, line in self.lines.items() if name != "accounting"]
         return bool(lines) and all(line.judged for line in lines)
 
-    def _fell(self, physical_bytes: float | None) -> bool:
-        return self._base_bytes is not None and physical_bytes is not None and physical_bytes < _RESTARTED * self._base_bytes
+    def _is_gap(self, sample: Sample) -> bool:
+        """Whether what is far below what it was says nothing; begins anew where it says that the engine did."""
+        size, base = sample.physical_bytes, self._base_bytes
+        told = self._low.take(sample.time_s, size, base, restarts_told=self.restarts_told)
+        if told == "restart":
+            self.restart()
+        self.gaps += told == "gap"
+        return told == "gap"
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the last sample was left out because it was far too low."""
+        return self._low.is_low
 
     def _warmed_up(self, sample: Sample) -> bool:
         """Whether the warm-up is over with this sample; notes what it needs to know for that."""

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import NO_ADJUST
+from aie_agent.analysis.leaks.followed import Followed
 from aie_agent.analysis.leaks.leak import Line
-from aie_agent.analysis.leaks.lines import ACCOUNTING, IN_WORDS, LINES, CacheUse, LeakClass, LineSpec, Sample
-from aie_agent.analysis.leaks.lives import Lives, Repeats
+from aie_agent.analysis.leaks.lines import ACCOUNTING, CACHES, IN_WORDS, LINES, LeakClass, LineSpec, Sample
+from aie_agent.analysis.leaks.lives import Lives
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.sentences import MOST_OF_SUSPICION, confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import FAST_CELLS, LeakSettings, Level
-from aie_agent.analysis.leaks.standing import level_with
+from aie_agent.analysis.leaks.standing import Standing, level_with
 from aie_agent.analysis.leaks.watch import Found, Watch
 
 Verdict = Literal["none", "suspect", "leak", "fragmentation", "retention", "accounting", "not_enough_data"]
@@ -27,7 +28,18 @@ _ENDS: Final = {
 
 _STANDS: Final = ("", "restarted")
 """A leak that ended so was one. One that stopped was not, and one that ended with all of it given back was retention."""
+_MOST: Final = 0.5
+_FILLS_DAYS: Final = 2.0
+"""A cache is there to fill: a whole file of it, and two days at least, tell that it does not end."""
 _RETAINED: Final = ("probed", "returned")
+_OVER: Final = (
+    "it goes on over restarts and loads, of which {events} are named: none of them gives back what came before. A leak looks so,"
+    " and so does what each of them loads and keeps (adapters, graphs), for as long as there are new ones"
+)
+_CACHE: Final = (
+    "it is a cache that grows, and what it holds is no leak of the rest: one without a limit, or with a limit that is not reached"
+    " yet; physical memory grows with it"
+)
 _KEPT: Final = (
     "what the cache holds while no request runs rises: blocks that are lost, or a prefix cache that keeps them; a column"
     " evictable_bytes, what of it no request holds, would tell"
@@ -49,46 +61,73 @@ class WholeVerdict(NamedTuple):
 def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacity_bytes: float | None = None) -> WholeVerdict:
     """The verdict about samples, times ascending. `seen` is what their reader noted; `capacity_bytes`, where it is known, is what
     the memory is full at."""
-    watch = Watch(settings, (*(line for line in LINES if line.tells), ACCOUNTING))  # no column tells of the others
-    cache = CacheUse()
-    repeats = Repeats(settings)
-    for sample in samples:
-        watch.add(sample)
-        cache.add(sample)
-        repeats.add(sample, watch.restarts)
-    watch.close()
+    followed = Followed(settings)
+    followed.take(samples)
+    watch, repeats = followed.watch, followed.repeats
     everything = [*watch.found(), *watch.past]
-    told = [each for each in everything if each.line is not ACCOUNTING or cache.tells_lost]
+    told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
     chosen = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in told])
     whole = watch.lines.get("physical")
     lives = repeats.told(NO_ADJUST if whole is None else whole.adjust)
     notes = (*([_KEPT] if len(told) < len(everything) else []), *_notes(watch, seen, settings))
     if chosen is None:
-        return _of_nothing(watch, lives, settings, notes)
+        return _of_nothing(followed, lives, settings, notes)
     verdict, found = chosen
-    standing = found.standing
     full = _full(watch, found, capacity_bytes)
     again = () if lives is None else (_in_words(lives),)
     evidence = (*_evidence(found, watch, settings), *again, *_others(watch, found), *(full[1:] if full else ()), *notes)
-    return WholeVerdict(
-        verdict,
-        found.leak_class,
-        standing.slope.value,
-        standing.since_s,
-        confidence(standing),
-        full[0] if full else None,
-        evidence,
-    )
+    return _verdict(verdict, found, confidence(found.standing), evidence, full[0] if full else None)
 
 
-def _of_nothing(watch: Watch, lives: Lives | None, settings: LeakSettings, notes: Sequence[str]) -> WholeVerdict:
-    """Where no line was found to rise: what repeats may be a leak all the same."""
-    evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(watch, settings), *notes)
+def _verdict(
+    verdict: Verdict, found: Found, sure: float | None, evidence: Sequence[str], full_s: float | None = None
+) -> WholeVerdict:
+    slope, since_s = found.standing.slope.value, found.standing.since_s
+    return WholeVerdict(verdict, found.leak_class, slope, since_s, sure, full_s, tuple(evidence))
+
+
+def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings, notes: Sequence[str]) -> WholeVerdict:
+    """Where no line was found to rise by itself: what repeats, or goes on over restarts, or is a cache, may leak all the same."""
+    watch = followed.watch
+    beside = _beside(followed, settings)
+    if beside is not None:
+        found, by, said = beside
+        evidence = (*_evidence(found, by, settings), said, *notes)
+        return _verdict("suspect", found, MOST_OF_SUSPICION, evidence)
+    evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(watch, settings), *_risen(followed), *notes)
     if lives is not None and lives.restarted:
         return WholeVerdict("suspect", "unknown", lives.slope, lives.since_s, MOST_OF_SUSPICION, None, evidence)
     with_load = any(line.may_be_load for line in watch.lines.values())
     is_known = watch.judged and not with_load and not (lives is not None and lives.is_large)
     return WholeVerdict("none" if is_known else "not_enough_data", None, None, None, None, None, evidence)
+
+
+def _beside(followed: Followed, settings: LeakSettings) -> tuple[Found, Watch, str] | None:
+    """A line that rises for a day over restarts and loads, or a cache that does for two; what sees it, and what else it may be."""
+    if followed.through is not None:
+        found = [each for each in followed.through.found() if each.line is not ACCOUNTING and each.standing.level == "leak"]
+        if found:
+            return found[0], followed.through, _OVER.format(events=followed.events)
+    caches = [each for each in followed.caches.found() if each.standing.level == "leak"]
+    if caches and _grows_on(caches[0].standing, followed, settings):
+        return caches[0], followed.caches, _CACHE
+    return None
+
+
+def _grows_on(standing: Standing, followed: Followed, settings: LeakSettings) -> bool:
+    """Whether a cache has grown for longer than caches fill, and takes memory: one in a pool of fixed size takes none."""
+    if followed.caches.last.time_s - standing.since_s < _FILLS_DAYS * settings.day_s:
+        return False
+    risen = followed.repeats.risen
+    return risen is not None and risen[1] - risen[0] >= _MOST * (standing.peak.size_bytes - standing.base.size_bytes)
+
+
+def _risen(followed: Followed) -> Iterator[str]:
+    """What rose where nothing can be said of it."""
+    risen = followed.repeats.risen
+    if risen is not None and risen[1] > risen[0] and not followed.watch.judged:
+        first, last = risen
+        yield f"over the whole recording physical memory rose by {size(last - first)}, from {size(first)} to {size(last)}"
 
 
 def _in_words(lives: Lives) -> str:
@@ -137,12 +176,20 @@ def _evidence(found: Found, watch: Watch, settings: LeakSettings) -> Iterator[st
     line = watch.lines.get(spec.name)
     if line is not None and line.bytes_per_load >= 1:
         yield f"{size(line.bytes_per_load)} that go with each request in flight are taken off"
+    yield from _of_caches(line)
     if found.leak_class == "unknown":
         yield "which class it is cannot be told: " + (
             "no column says what the allocator holds" if len(watch.lines) == 1 else "no part of it rises by itself"
         )
     if found.how:
         yield _ENDS[found.how]
+
+
+def _of_caches(line: Line | None) -> Iterator[str]:
+    """How much was taken off as what known caches hold."""
+    first, last = (0.0, 0.0) if line is None else line.cache_bytes
+    if last > 0 or first > 0:
+        yield f"what known caches hold is taken off: {size(first)} of the first floor, {size(last)} of the last"
 
 
 def _others(watch: Watch, chosen: Found) -> Iterator[str]:
@@ -155,7 +202,7 @@ def _others(watch: Watch, chosen: Found) -> Iterator[str]:
 
 
 def _spec(name: str) -> LineSpec:
-    return next(spec for spec in (*LINES, ACCOUNTING) if spec.name == name)
+    return next(spec for spec in (*LINES, ACCOUNTING, CACHES) if spec.name == name)
 
 
 def _quiet(watch: Watch, settings: LeakSettings) -> Iterator[str]:
@@ -173,6 +220,7 @@ def _quiet(watch: Watch, settings: LeakSettings) -> Iterator[str]:
         floors = line.floors
         if floors is not None and not line.may_be_load:
             yield f"{_spec(name).words}: no steady rise above {rate(settings.limit_bytes_per_s)}, last floor {size(floors[1])}"
+            yield from _of_caches(line)
     for each in watch.past:
         yield f"{each.line.words} rose by {rate(each.standing.slope.value)}; {_ENDS[each.how]}"
 
@@ -191,6 +239,8 @@ def _notes(watch: Watch, seen: Seen, settings: LeakSettings) -> Iterator[str]:
     """What limits the verdict."""
     if watch.restarts:
         yield f"{watch.restarts} times the engine restarted or loaded something: its warm-up began anew each time"
+    if watch.gaps:
+        yield f"{watch.gaps} physical sizes of less than half were passed over: memory was back after each"
     if seen.missing:
         yield f"{seen.missing} empty or NaN cells of sizes were passed over"
     if watch.zeros:

@@ -1,0 +1,47 @@
+"""What a recording's events mean: which begin a warm-up anew, and which make an engine give back what it only retains.
+
+Only whole words count, and words that mean nothing by themselves only beside what they are said of: `model_load` begins a warm-up,
+`load test` does not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ALONE: Final = frozenset(
+    {"restart", "restarted", "restarting", "reload", "reloaded", "reshard", "resharded", "resharding", "warmup"}
+    | {"deploy", "deployed", "deployment", "redeploy", "redeployed", "rollout"}
+)
+_PAIRS: Final = (frozenset({"warm", "up"}), frozenset({"re", "shard"}))
+_OF: Final = frozenset(
+    {"engine", "server", "service", "process", "worker", "workers", "pod", "container", "replica", "model", "models", "weights"}
+    | {"checkpoint", "lora", "loras", "adapter", "adapters"}
+)
+_DONE: Final = frozenset(
+    {"start", "started", "starting", "boot", "booted", "load", "loaded", "loading", "swap", "swapped", "switched"}
+)
+_GRAPHS: Final = frozenset({"graph", "graphs", "cudagraph", "cudagraphs"})
+_CAPTURED: Final = frozenset({"capture", "captured", "capturing", "captures"})
+_PROBE: Final = frozenset({"gc", "collect", "empty", "trim", "malloc", "probe"})
+_TESTS: Final = frozenset({"test", "tests", "testing", "benchmark", "bench", "balancer", "average"})
+"""A load test of a model, or the load average of a server, loads nothing."""
+
+
+def restarts_warm_up(event: str) -> bool:
+    """Whether memory may rise after such an event as after a start: a model or LoRA loaded, graphs captured, re-sharded."""
+    words = _words(event)
+    if not words.isdisjoint(_ALONE) or any(pair <= words for pair in _PAIRS):
+        return True
+    if not words.isdisjoint(_GRAPHS) and not words.isdisjoint(_CAPTURED):
+        return True
+    return not words.isdisjoint(_OF) and not words.isdisjoint(_DONE) and words.isdisjoint(_TESTS)
+
+
+def gives_back(event: str) -> bool:
+    """Whether such an event makes an engine give back what it only retains: gc.collect, empty_cache, malloc_trim."""
+    return not _words(event).isdisjoint(_PROBE)
+
+
+def _words(event: str) -> set[str]:
+    return {word for word in re.split(r"[^a-z]+", event.lower()) if word}
