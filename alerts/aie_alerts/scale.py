@@ -4,6 +4,7 @@ Works on tokens of the text and needs no YAML parser: rule files are ours, one k
 places: `for`, `keep_firing_for`, `interval`, a range or subquery in brackets, after `offset`, and as the number of seconds within
 which something was last (`time() - x < 600`), which is a window in other words. Any other number of seconds, as thresholds are
 (`> 3600`), is none, and stays; so does what a rate is compared with. Nothing becomes shorter than `LEAST_MS`; what was 0 stays 0.
+Summaries and descriptions say windows in words, and say the divided ones: "within ten minutes" becomes "within 20s".
 """
 
 from __future__ import annotations
@@ -22,6 +23,22 @@ _KEY: Final = re.compile(rf"^(\s*(?:- )?(?:for|keep_firing_for|interval):\s*)({_
 _RANGE: Final = re.compile(rf"\[({_DURATION})(?::({_DURATION})?)?\]")
 _AGE: Final = re.compile(r"(time\(\) - \w+(?:\{[^}]*\})? <=? )(\d+)\b")
 _OFFSET: Final = re.compile(rf"\b(offset\s+-?)({_DURATION})\b")
+
+_TOLD: Final = re.compile(r"^\s*(?:summary|description):")
+_NUMBERS: Final = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "ten": 10}
+_SAID: Final = {
+    "half an hour": ("", "30m"),
+    "a quarter of an hour": ("", "15m"),
+    "last half hour": ("last ", "30m"),
+    "last hour": ("last ", "1h"),
+    "within the hour": ("within ", "1h"),
+    "for a day": ("for ", "1d"),
+}
+"""Durations in words: what of them stays, and how long they are. "An hour" alone is of a rate, and stays."""
+_WORDS: Final = re.compile(
+    rf"\b(?:(?P<number>{'|'.join(_NUMBERS)}) (?P<kind>busy )?(?P<unit>[smh])(?:econd|inute|our)s"
+    rf"|(?P<said>{'|'.join(_SAID)})|(?P<over>Over )(?P<window>{_DURATION}))\b"
+)
 
 
 def milliseconds(text: str) -> int:
@@ -62,6 +79,13 @@ def scaled(rules: str, by: float) -> str:
         colon = ":" if ":" in match[0] else ""
         return f"[{divided(match[1])}{colon}{divided(step) if step else ''}]"
 
+    def in_words(match: re.Match[str]) -> str:
+        if match["number"]:
+            duration = f"{_NUMBERS[match['number']]}{match['unit']}"
+            return f"{match['kind'] or ''}{divided(duration)}"
+        stays, duration = _SAID[match["said"]] if match["said"] else (match["over"], match["window"])
+        return stays + divided(duration)
+
     lines = []
     for line in rules.split("\n"):
         if not line.lstrip().startswith("#"):
@@ -69,5 +93,7 @@ def scaled(rules: str, by: float) -> str:
             line = _RANGE.sub(in_range, line)
             line = _AGE.sub(lambda match: f"{match[1]}{max(float(match[2]) / by, LEAST_MS / 1000):g}", line)
             line = _OFFSET.sub(lambda match: match[1] + divided(match[2]), line)
+            if by != 1 and _TOLD.match(line):
+                line = _WORDS.sub(in_words, line)
         lines.append(line)
     return "\n".join(lines)

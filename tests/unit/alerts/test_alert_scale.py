@@ -97,6 +97,47 @@ def test_an_xid_is_told_as_long_as_its_window_is() -> None:
     assert all(duration_s(window) == float(age) == 20 for windows, ages in told for window, age in zip(windows, ages, strict=True))
 
 
+LONG = re.compile(r"\b(?:second|minute|hour|day)s?\b")
+NO_WINDOW = ("a second", "B an hour", "30 days")
+"""What is of a rate, and the budget of an objective, which is no shorter in a rehearsal."""
+
+
+def _told(text: str) -> list[str]:
+    """All that alerts of a rule file say, less what is no window."""
+    said = [rule["annotations"][key] for rule in _rules(text) if "alert" in rule for key in ("summary", "description")]
+    for words in NO_WINDOW:
+        said = [each.replace(words, "") for each in said]
+    return said
+
+
+@pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
+def test_descriptions_say_the_windows_that_a_rehearsal_has(path: Path) -> None:
+    """No window is left in words where all are divided, and as long as they were nothing is changed."""
+    text = path.read_text()
+    assert _told(scaled(text, 1)) == _told(text)
+    assert [each for each in _told(scaled(text, 30)) if LONG.search(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "after"),
+    [
+        ("XID 31 within ten minutes: 2", "XID 31 within 20s: 2"),
+        ("over the last five minutes", "over the last 10s"),
+        ("the best of five busy minutes", "the best of busy 10s"),
+        ("For half an hour 5 B", "For 1m 5 B"),
+        ("at the rate of the last half hour", "at the rate of the last 1m"),
+        ("within a quarter of an hour", "within 30s"),
+        ("within the last hour, and", "within the last 2m, and"),
+        ("heard of within the hour", "heard of within 2m"),
+        ("has grown for a day", "has grown for 48m"),
+        ("of each four hours rose six times, by 3 B an hour", "of each 8m rose six times, by 3 B an hour"),
+        ("Over 6h 3 % were bad: the budget of 30 days, 4 a second", "Over 12m 3 % were bad: the budget of 30 days, 4 a second"),
+    ],
+)
+def test_durations_in_words(said: str, after: str) -> None:
+    assert scaled(f"  description: {said}\n  # within ten minutes\n", 30) == f"  description: {after}\n  # within ten minutes\n"
+
+
 def _rules(text: str) -> list[dict[str, Any]]:
     return [rule for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 
