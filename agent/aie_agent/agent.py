@@ -42,6 +42,7 @@ from aie_agent.recalled import Recalled
 from aie_agent.request_values import RequestValues
 from aie_agent.runners import Runners
 from aie_agent.samples import Batch
+from aie_agent.sources.base import next_start_s
 from aie_agent.sources.bpf import build as bpf
 from aie_agent.sources.bpf.source import BpfSource, nobody
 from aie_agent.sources.configured import ConfiguredEngines, home_of
@@ -229,7 +230,7 @@ class Agent:
 
     async def _tick_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
-        next_s = loop.time()
+        start_s = loop.time()
         failed = ""
         while True:
             try:
@@ -238,8 +239,8 @@ class Agent:
                 if repr(error) != failed:
                     log.exception("tick failed")
                 failed = repr(error)
-            next_s = max(next_s + TICK_S, loop.time())
-            await asyncio.sleep(next_s - loop.time())
+            start_s = next_start_s(loop.time(), start_s, TICK_S)
+            await asyncio.sleep(start_s - loop.time())
 
     async def tick(self) -> None:
         """What happens once a second: engines that went are noted, analysis runs, outputs get the new state."""

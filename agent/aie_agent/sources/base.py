@@ -65,6 +65,15 @@ class Health:
         return "waiting" if self.last_success_s is None else "up"
 
 
+def next_start_s(now_s: float, last_s: float, period_s: float) -> float:
+    """When what began at `last_s` is due again: at the next multiple of its period that is no less than half of one away from that.
+
+    So whatever has one period wakes the process together: to be woken for each apart takes as long as some of them.
+    """
+    start_s = (now_s // period_s + 1) * period_s
+    return start_s if start_s - last_s >= period_s / 2 else start_s + period_s
+
+
 class Runner:
     """Runs one source for ever. A failed collection becomes a state with a reason, and is tried again a period later."""
 
@@ -77,11 +86,11 @@ class Runner:
     async def run(self) -> None:
         """Collects until cancelled. Collections never overlap, and a late one is not made up for."""
         loop = asyncio.get_running_loop()
-        next_start = loop.time()
+        start_s = loop.time()
         while True:
             await self.collect_once()
-            next_start = max(next_start + self.source.period_s, loop.time())
-            await asyncio.sleep(next_start - loop.time())
+            start_s = next_start_s(loop.time(), start_s, self.source.period_s)
+            await asyncio.sleep(start_s - loop.time())
 
     async def collect_once(self) -> None:
         """One collection, with its outcome noted. Raises nothing but cancellation."""
