@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from aie_agent.secret_words import is_option, smells
+
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{1,9})?([kKmMgGtT]i?[bB]?|%|[smhd])?")
 """What is no secret by itself: sizes, counts, shares, times. A password of digits is known by its option."""
 
@@ -43,9 +45,6 @@ _KNOWN: Final = frozenset(
 )
 """Options of engines whose values are names, in the spelling of `_plain_name`."""
 
-_SECRET: Final = re.compile(r"key|token(?!s|iz)|secret|pass|pwd|auth|cred|cookie|bearer|header|(^|-)pw?$|(^|-)pin$", re.IGNORECASE)
-"""In the name of an option: even a number is nobody's business then. `--kv-tokens` and `--tokenizer` have none of them."""
-
 _HIDDEN: Final = "#"
 """Before the hash of a value that is not kept. The salt lies beside it, in the state on disk."""
 
@@ -66,13 +65,13 @@ def without_secrets(arguments: tuple[str, ...], salt: str) -> tuple[str, ...]:
     words = [each.rpartition("/")[2] for each in arguments[:count]]
     kept, name = [_first_word(each) for each in words[:1]] + [_kept_word(words[0], each, salt) for each in words[1:]], ""
     for argument in arguments[count:]:
-        if _is_option(argument):
+        if is_option(argument):
             name, equals, value = argument.partition("=")
             kept.append(f"{name}={_safe(name, value, salt)}" if equals else name)
-            name = "" if equals and not _is_secret(name) else name
+            name = "" if equals and not smells(name) else name
         else:
             kept.append(_safe(name, argument, salt))
-            name = name if _is_secret(name) else ""
+            name = name if smells(name) else ""
     return tuple(kept)
 
 
@@ -93,27 +92,17 @@ def _safe(name: str, value: str, salt: str) -> str:
 
 
 def _is_shown(name: str, value: str) -> bool:
-    if _is_secret(name):
+    if smells(name):
         return False
     if _NUMBER.fullmatch(value) or value.lower() in _WORDS:
         return True
     return _plain_name(name) in _KNOWN and _PLAIN.fullmatch(value) is not None
 
 
-def _is_secret(name: str) -> bool:
-    return _SECRET.search(name.lstrip("-").replace("_", "-")) is not None
-
-
 def _plain_name(name: str) -> str:
     return name.lstrip("-").replace("_", "-").lower()
 
 
-def _is_option(argument: str) -> bool:
-    """Whether it names an option: `--password:x` does not, and is a value; nor does `-sk-...`, a key behind its option."""
-    return _OPTION.fullmatch(argument.partition("=")[0]) is not None
-
-
-_OPTION: Final = re.compile(r"--[A-Za-z][A-Za-z0-9_.-]{0,60}|-[A-Za-z]|-(tp|dp|pp|ep|ngl|ctk|ctv|np|cb|fa|sm|ts|mg)")
 _INTERPRETER: Final = re.compile(r"(python|pypy)[0-9.]*|bash|sh|node|java|ruby|perl")
 
 
@@ -122,13 +111,13 @@ def options(arguments: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
     for argument in arguments:
-        if _is_option(argument):
+        if is_option(argument):
             name, equals, value = argument.partition("=")
             found[name] = f"{found.get(name, '')} {value}".strip()
-            name = "" if equals and not _is_secret(name) else name
-        elif name and (not found[name] or _is_secret(name)):
+            name = "" if equals and not smells(name) else name
+        elif name and (not found[name] or smells(name)):
             found[name] = f"{found[name]} {argument}".strip()
-            name = name if _is_secret(name) else ""
+            name = name if smells(name) else ""
         else:
             found[""] = f"{found.get('', '')} {argument}".strip()
     return found

@@ -205,7 +205,7 @@ class Procfs:
         return tasks
 
     def command(self, tgid: int) -> str:
-        """The command line of a process, or its name in brackets where it has none.
+        """The command line of a process without what may be a secret, or its name in brackets where it has none.
 
         Ask once a process: the kernel takes a lock of its address space for this file, which a busy process can hold for long.
         """
@@ -213,10 +213,10 @@ class Procfs:
         if line:
             return line
         stat = self.stat(tgid)
-        return f"[{text.command_line(stat.comm)}]" if stat is not None else ""
+        return f"[{text.printable(stat.comm)}]" if stat is not None else ""
 
     def arguments(self, tgid: int) -> tuple[str, ...]:
-        """The arguments of a process, each safe to show, the first of them its program's; none of one that has no command line.
+        """The arguments of a process, for the analysis only: they may hold secrets. None of one that has no command line.
         Ask once a process, as for `command`."""
         return text.arguments(self.read(f"{tgid}/cmdline") or b"")
 

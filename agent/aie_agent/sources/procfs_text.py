@@ -10,6 +10,8 @@ import os
 import re
 from typing import Final, NamedTuple
 
+from aie_agent.secret_words import masked
+
 CPU_MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The first columns of the "cpu" line, in its order. Guest time follows them there, and is contained in user and nice."""
 
@@ -183,15 +185,23 @@ def run_queue_ns(schedstat: bytes) -> int | None:
 
 
 def command_line(cmdline: bytes, most_chars: int = 120) -> str:
-    """/proc/PID/cmdline as one line that is safe to show, cut to `most_chars`. Empty for a kernel thread."""
-    text = " ".join(cmdline[: 4 * most_chars].replace(b"\0", b" ").decode("utf-8", "replace").split())
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)[:most_chars]
+    """/proc/PID/cmdline as one line that is safe to show, without what may be a secret, cut to `most_chars`. Empty for a kernel
+    thread."""
+    parts = cmdline[: 8 * most_chars].rstrip(b"\0").split(b"\0")
+    return printable(" ".join(masked([part.decode("utf-8", "replace") for part in parts])).encode(), most_chars)
+
+
+def printable(text: bytes, most_chars: int = 120) -> str:
+    """Text of a process as one line that moves no cursor, cut to `most_chars`."""
+    line = " ".join(text[: 4 * most_chars].decode("utf-8", "replace").split())
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)[:most_chars]
 
 
 def arguments(cmdline: bytes, most: int = 200, most_chars: int = 200) -> tuple[str, ...]:
-    """/proc/PID/cmdline as arguments, each cut to `most_chars` and safe to show, no more than `most`."""
+    """/proc/PID/cmdline as arguments, each cut to `most_chars` and printable, no more than `most`. They may hold secrets: only the
+    analysis may have them, which compares them and shows none (`analysis.arguments`)."""
     parts = cmdline.rstrip(b"\0").split(b"\0")[:most] if cmdline else []
-    return tuple(command_line(part, most_chars) for part in parts)
+    return tuple(printable(part, most_chars) for part in parts)
 
 
 def cgroup_paths(cgroup: bytes) -> CgroupPaths:

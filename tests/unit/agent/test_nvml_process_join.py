@@ -95,7 +95,7 @@ def test_a_stranger_s_arguments_are_not_shown(world: World) -> None:
     assert [(each.engine, each.command) for each in world.joiner.rows(0)] == [
         ("vllm", "proc-100"),
         (None, "python"),
-        ("vllm", "/opt/venv/bin/python train.py --api-key sk-secret"),
+        ("vllm", "/opt/venv/bin/python train.py --api-key ***"),
     ]
 
 
