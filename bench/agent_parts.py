@@ -1,9 +1,10 @@
 """The agent with a meter: what each of its parts takes of the CPU, in the same process and at the same time as all others.
 
 Run in place of `aie-agent`; bench/agent_cost.py does. On SIGUSR2 it writes a line of JSON to standard error: CPU seconds by part
-since the start. A part is a source by its name ("process", "bpf"), the threads of NVML, or "rest": all else, such as the analysis,
-the outputs and the loop itself. What a source does on the loop, in its callbacks and in worker threads is counted there, by the
-clock of the thread: waiting is no cost.
+since the start. A part is a source by its name ("process", "bpf"), one of NVML's threads ("nvml calls" asks the GPUs, "nvml slow"
+makes the calls that take their time, "nvml events" waits for XIDs; "nvml" is what becomes of their answers), or "rest": all else,
+such as the analysis, the outputs and the loop itself. What a source does on the loop, in its callbacks and in worker threads is
+counted there, by the clock of the thread: waiting is no cost.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ PREFIX: Final = "parts "
 
 _PART: Final = ContextVar("part", default=REST)
 _spent_ns: Final[dict[str, int]] = defaultdict(int)
-_THREADS: Final = {"nvml": "nvml", "aie-statsd": "statsd"}
-"""Parts that have threads of their own, by what the threads' names begin with."""
+_THREADS: Final = {"nvml-events": "nvml events", "nvml-slow": "nvml slow", "nvml": "nvml calls", "aie-statsd": "statsd"}
+"""Parts that have threads of their own, by what the threads' names begin with; of two the longer stands first."""
 
 
 def _metered(part: str, work: Callable[..., Any], *arguments: Any) -> Any:
