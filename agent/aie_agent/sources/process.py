@@ -152,6 +152,8 @@ class ProcessSource:
                 if name == "aie_process_resident_anon_bytes":
                     device = (("device", "cpu"), *tags)
                     points.append(Point("aie_engine_memory_physical_bytes", Kind.GAUGE, device, float(sum(values))))
+        if live:  # to the second: what is computed anew from ticks since boot differs by less, and must not look like a start
+            points.append(Point("aie_process_start_time_seconds", Kind.GAUGE, tags, _began_s(live)))
         points += self._counters(engine.name, live)
         cgroup_points, problems = self._cgroup(engine.name, live, now_s)
         return points + cgroup_points, problems
@@ -198,6 +200,10 @@ class ProcessSource:
             if len(limits) == len(memory):  # one group without a limit, and together they have none
                 points.append(Point("aie_process_cgroup_memory_limit_bytes", Kind.GAUGE, tags, float(sum(limits))))
         return points, problems
+
+
+def _began_s(live: list[ProcessReading]) -> float:
+    return float(round(min(reading.start_time_s for reading in live)))
 
 
 def _counter(engine: str, series: _Series, total: float) -> Point:

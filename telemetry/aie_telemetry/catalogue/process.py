@@ -11,6 +11,8 @@ _PROCESS = ("engine",)
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_process_instances", "processes", _PROCESS, "Live processes of the engine."),
     gauge("aie_process_threads", "threads", _PROCESS, "Threads of the engine's processes."),
+    gauge("aie_process_start_time_seconds", "seconds", _PROCESS,
+           "When the oldest live process of the engine started, in seconds since the epoch, to the second."),
     gauge("aie_process_resident_anon_bytes", "bytes", _PROCESS, "Resident anonymous memory (RssAnon): heap, tensors, stacks."),
     gauge("aie_process_anonymous_bytes", "bytes", (*_PROCESS, "kind", "size_class"),
            "Anonymous memory, resident or swapped out, by kind (heap: malloc's heap and arenas; file: written pages of mapped files; mapping: the rest) and by the size of the mapping, up to the next power of two. Only while the engine is suspect of a leak, and where its smaps may be read."),

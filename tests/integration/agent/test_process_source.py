@@ -94,6 +94,26 @@ async def test_since_when_a_process_is_stopped(watched: Watched) -> None:
     assert (row.state, row.state_since_s) == ("R", pytest.approx(watched.now_s))
 
 
+async def test_the_start_of_an_engine_is_that_of_its_oldest_process(watched: Watched) -> None:
+    async def began(seconds: float) -> float:
+        seen = value(await watched.after(seconds), "aie_process_start_time_seconds", engine="e")
+        assert seen is not None
+        return seen
+
+    watched.tree.process(10, start=50_000)
+    watched.tree.process(20, start=50_000 + 7 * HERTZ)
+    watched.declare("e", 10, 20)
+    first = await began(1)
+    assert first == round(first)
+    watched.tree.process(20, start=50_000 + 9 * HERTZ)
+    watched.declare("e", 20)
+    assert await began(1) == first, "a worker that is replaced is no start"
+    watched.tree.process(10, start=50_000 + 30 * HERTZ)
+    watched.tree.process(20, start=50_000 + 31 * HERTZ)
+    watched.declare("e", 10, 20)
+    assert await began(1) == pytest.approx(first + 30, abs=1)
+
+
 class TestSums:
     async def test_an_engine_is_the_sum_of_its_processes(self, watched: Watched) -> None:
         watched.tree.process(
@@ -396,6 +416,8 @@ async def test_real_processes_agree_with_psutil() -> None:
         for mode in ("user", "system"):
             seconds = value(batch, "aie_process_cpu_seconds_total", mode=mode)
             assert seconds == pytest.approx(sum(getattr(oracle.cpu_times(), mode) for oracle in oracles), abs=0.05)
+        began_s = min(oracle.create_time() for oracle in oracles)
+        assert value(batch, "aie_process_start_time_seconds") == pytest.approx(began_s, abs=2)
         (row, _) = sorted(source.rows("e"), key=lambda row: row.tgid != one.pid)
         assert row.start_time_s == pytest.approx(oracles[0].create_time(), abs=2)
         assert row.command.startswith(sys.executable)
