@@ -24,6 +24,7 @@ _FOUND: Final = {
     **_finding("critical", "engine_down"),
     **_finding("critical", "gpu_lost", instance="i"),
     **_finding("warning", "cpu_steal"),
+    **_finding("warning", "cpu_starved", instance="i"),
     **_finding("info", "stale"),
 }
 _OVER: Final = {
@@ -36,6 +37,7 @@ _NOW: Final = {
     'cause="engine_down", instance="h", subject="chat"': 3.0,
     'cause="gpu_lost", instance="i", subject="chat"': 3.0,
     'cause="cpu_steal", instance="h", subject="chat"': 2.0,
+    'cause="cpu_starved", instance="i", subject="chat"': 2.0,
     'cause="stale", instance="h", subject="chat"': 1.0,
 }
 _NO_MORE: Final = {
@@ -58,6 +60,7 @@ _LEAKS: Final = {
     **_s("aie_leak_state", "2x60", line="reserved", **_LINE),
     **_s("aie_leak_state", "1x60", line="cached", **_LINE),
     **_s("aie_leak_state", "1x60", line="outside", **_LINE),
+    **_s("aie_leak_state", "1x60", line="outside", engine="f", device="cuda0"),
     **_s("aie_leak_state", "0x60", line="physical", **_LINE),
     **_s("aie_leak_rate_bytes_per_second", "7x60", line="allocated", **_LINE),
     **_s("aie_leak_rate_bytes_per_second", "9x60", line="physical", **_LINE),
@@ -86,12 +89,13 @@ _GONE: Final = {
     **_s("aie_gpu_up", "0x9 1x60", gpu="2"),
     **_s("aie_gpu_expected", "3x60"),
     **_s("aie_gpu_present", "2x60"),
-    **_s("aie_gpu_expected", "1x60", instance="i"),
+    **_s("aie_gpu_expected", "2x60", instance="i"),
     **_s("aie_gpu_present", "1x60", instance="i"),
 }
 _EVENTS: Final = {
     **_s("aie_gpu_clock_event_active", "1x60", gpu="0", reason="hw_thermal"),
     **_s("aie_gpu_clock_event_active", "1x60", gpu="0", reason="hw_slowdown"),
+    **_s("aie_gpu_clock_event_active", "0x60", gpu="0", reason="hw_power_brake"),
     **_s("aie_gpu_clock_event_active", "0x60", gpu="1", reason="hw_thermal"),
     **_s("aie_gpu_clock_event_active", "1x60", gpu="1", reason="idle"),
     **_s("aie_gpu_clock_event_active", "1x60", gpu="1", reason="sw_power_cap"),
@@ -146,13 +150,13 @@ _NO_AGENTS: Final = {'up{job="aie", instance="an engine"}': "0x60"}
 _AT: Final = "30m"
 _STATES: Final = (
     Case("two are critical", "overview", "Critical findings", _FOUND, _AT, {"": 2.0}),
-    Case("one is a warning", "overview", "Warnings", _FOUND, _AT, {"": 1.0}),
+    Case("two are warnings", "overview", "Warnings", _FOUND, _AT, {"": 2.0}),
     Case("none is found", "overview", "Warnings", {**_s("aie_agent_info", "1x60", version="1"), **_OVER}, _AT, {"": 0.0}),
     Case(
         "none is critical", "overview", "Critical findings", {**_s("aie_agent_info", "1x60", version="1"), **_OVER}, _AT, {"": 0.0}
     ),
     Case("two of three are down", "overview", "Engines down", _engines_up(), _AT, {"": 2.0}),
-    Case("one is missing", "overview", "GPUs that do not answer", _GONE, _AT, {"": 1.0}),
+    Case("two are missing", "overview", "GPUs that do not answer", _GONE, _AT, {"": 2.0}),
     Case("two sources fail", "overview", "Sources that fail", _SOURCES, _AT, {"": 2.0}),
     Case("two do not answer", "overview", "Agents that do not answer", _AGENTS, _AT, {"": 2.0}),
     Case("no agent, but an engine", "overview", "Agents that do not answer", _NO_AGENTS, _AT, {}),
@@ -200,13 +204,16 @@ _OF_ENGINES: Final = (
         *(_AT, {'engine="e", instance="h"': 100.0}),
     ),
     Case("two leak", "memory", "Leaks", _LEAKS, _AT, {"": 2.0}),
-    Case("two may", "memory", "Suspects", _LEAKS, _AT, {"": 2.0}),
+    Case("three may", "memory", "Suspects", _LEAKS, _AT, {"": 3.0}),
     Case(
         "what rises",
         *("memory", "What leaks", _LEAKS, _AT),
         {
-            f'device="cuda0", engine="e", instance="h", line="{line}"': state
-            for line, state in (("allocated", 2.0), ("reserved", 2.0), ("cached", 1.0), ("outside", 1.0))
+            f'device="cuda0", engine="{engine}", instance="h", line="{line}"': state
+            for engine, line, state in (
+                *(("e", "allocated", 2.0), ("e", "reserved", 2.0), ("e", "cached", 1.0)),
+                *(("e", "outside", 1.0), ("f", "outside", 1.0)),
+            )
         },
     ),
     Case("how fast", "memory", "What leaks", _LEAKS, _AT, {'device="cuda0", engine="e", instance="h", line="allocated"': 7.0}, 1),
@@ -251,7 +258,7 @@ _OF_ENGINES: Final = (
     ),
 )
 _OF_GPUS: Final = (
-    Case("one is missing", "gpus", "GPUs that do not answer", _GONE, _AT, {"": 1.0}, kind=Kind.STAT),
+    Case("two are missing", "gpus", "GPUs that do not answer", _GONE, _AT, {"": 2.0}, kind=Kind.STAT),
     Case(
         "those that were gone, and as they are",
         *("gpus", "GPUs that do not answer", _GONE, _AT),
@@ -296,9 +303,14 @@ _OF_GPUS: Final = (
         "of both ways",
         "host",
         "Swap traffic",
-        {**_s("aie_host_swap_in_pages_total", "0+60x60"), **_s("aie_host_swap_out_pages_total", "0+120x60")},
+        {
+            **_s("aie_host_swap_in_pages_total", "0+60x60"),
+            **_s("aie_host_swap_in_pages_total", "0+180x60", instance="i"),
+            **_s("aie_host_swap_out_pages_total", "0+120x60"),
+            **_s("aie_host_swap_out_pages_total", "0+240x60", instance="i"),
+        },
         _AT,
-        {"": 3.0},
+        {"": 10.0},
     ),
     Case("of whichever version and host", "hot", "GPU memory by model", _HELD, _AT, {'model="m"': 180.0}),
     Case("those that are taken", "hot", "Idlest GPUs that hold memory", _BUSY, _AT, {'gpu="0", instance="h"': 0.2}),

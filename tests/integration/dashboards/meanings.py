@@ -29,17 +29,6 @@ OF_ENGINES: Final[dict[str, dict[str, Sequence[Meaning]]]] = {
         ],
         "GPU utilization, mean of each host": [level("aie_gpu_utilization_ratio", HOST, "avg")],
     },
-    "slo": {
-        "Time to first token: 99 % within 1 s: How long it takes": percentiles(
-            "aie_engine_time_to_first_token_seconds", "engine, model"
-        ),
-        "Time between tokens: 99 % within 0.1 s: How long it takes": percentiles("aie_engine_inter_token_seconds", "engine, model"),
-        "Duration of requests: 99 % within 20.48 s: How long it takes": percentiles(
-            "aie_engine_request_duration_seconds", "engine, model"
-        ),
-        "What did not end well": [pace("aie_engine_requests_total", "instance, outcome", where='outcome!="ok"')],
-        "Up": [level("aie_engine_up", E, "max")],
-    },
     "engine": {
         "Requests a second": [pace("aie_engine_requests_total", "")],
         "First token, p99": [over(quantile(0.99, "aie_engine_time_to_first_token_seconds", E), "max")],

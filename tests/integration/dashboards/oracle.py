@@ -22,8 +22,8 @@ Meaning = Callable[[], Rows]
 RANGE_S: Final = 1200.0
 _HOSTS: Final = ("h", "i")
 _VALUES: Final = {
-    "outcome": ("ok", "error", "timeout"),
-    "mode": ("user", "system", "iowait", "steal", "idle"),
+    "outcome": ("ok", "error", "timeout", "cancelled"),
+    "mode": ("user", "nice", "system", "irq", "softirq", "iowait", "steal", "idle"),
     "reason": ("hw_thermal", "lock", "idle", "low_utilization"),
     "kind": ("some", "idle"),
     "sensor": ("gpu", "memory"),
@@ -34,6 +34,8 @@ _VALUES: Final = {
     "since": ("volatile", "aggregate"),
 }
 """Of labels that queries choose by; of others, two names."""
+_SHARES: Final = frozenset({"aie_engine_up"})
+"""Metrics whose differences from 1 are looked at closely."""
 _SINGLE: Final = frozenset({"aie_gpu_info"})
 """Metrics whose labels describe one thing."""
 _MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
@@ -64,17 +66,22 @@ def combinations(metric: Metric) -> list[Labels]:
 
 
 def history(name: str) -> Iterator[Series]:
-    """The series of a name: of a histogram its `_sum`, or its buckets, which two observations a second fill at different bounds."""
+    """The series of a name: of a histogram its `_sum`, `_count`, or its buckets, which observations at two bounds fill."""
     metric = metric_of(name)
     seed = zlib.crc32(metric.name.encode()) % 997
     for number, labels in enumerate(combinations(metric)):
+        more = 1.0 + number % 3
+        if name.endswith("_count"):
+            yield Series(labels, 2.0 + more)
+            continue
         if not name.endswith("_bucket"):
-            yield Series(labels, seed + 5 + number * number + 3 * number)
+            size = 1 / 4096 if name in _SHARES else 1  # a power of two, by which nothing is rounded
+            yield Series(labels, (seed + 5 + number * number + 3 * number) * size)
             continue
         bounds = [*metric.buckets, float("inf")]
         first, second = (number + seed) % len(bounds), (5 * number + 2 * seed + 3) % len(bounds)
         for place, bound in enumerate(bounds):
-            observed = 2.0 * (first <= place) + (1.0 + number % 3) * (second <= place)
+            observed = 2.0 * (first <= place) + more * (second <= place)
             yield Series(tuple(sorted((*labels, ("le", "+Inf" if bound == float("inf") else f"{bound:g}")))), observed)
 
 
@@ -82,7 +89,7 @@ def written(name: str) -> dict[str, str]:
     """The same as promtool takes it, with a sample a minute."""
     counts = metric_of(name).kind is not Kind.GAUGE
     return {
-        f"{name}{{{written_labels(each.labels)}}}": f"{_FIRST}+{each.level * 60:g}x40" if counts else f"{each.level:g}x40"
+        f"{name}{{{written_labels(each.labels)}}}": f"{_FIRST}+{each.level * 60:.17g}x40" if counts else f"{each.level:.17g}x40"
         for each in history(name)
     }
 
@@ -167,6 +174,11 @@ def ratio(part: str, whole: str, keep: str, operation: str, where: str = "") -> 
         return _kept(((each.labels, each.level / wholes[each.labels]) for each in _chosen(part, where)), keep, operation)
 
     return rows
+
+
+def scaled(meaning: Meaning, factor: float, more: float) -> Meaning:
+    """So many times as much, and so much more."""
+    return lambda: {labels: value * factor + more for labels, value in meaning().items()}
 
 
 def largest(number: int, meaning: Meaning) -> Meaning:

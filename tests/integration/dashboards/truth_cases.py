@@ -65,6 +65,12 @@ _GENERATIONS: Final = ("gpus", "PCIe generations missing, while busy")
 _XIDS: Final = "XIDs in the time shown"
 _ROW: Final = 'gpu="0", instance="h", xid="167"'
 _EIGHT: Final = {'gpu="0", instance="h"': 8}
+_COMMON: Final = {
+    **_xid("0x10 3x60", "_x11 660x60"),
+    **_elsewhere(_xid("0x10 5x60", "_x11 660x60"), gpu="1"),
+    **_elsewhere(_xid("0x10 2x60", "_x11 660x60"), instance="i"),
+}
+_EACH_COMMON: Final = {'gpu="0", instance="h"': 3.0, 'gpu="1", instance="h"': 5.0, 'gpu="0", instance="i"': 2.0}
 _OF_FOUR: Final = {
     **_xid("_x10 1x60", "_x10 600x60"),
     **_xid("_x10 2x60", "_x10 600x60", "31"),
@@ -105,6 +111,20 @@ CASES: Final = (
             f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="error"}}': "0x1 500x498",  # all of 0.1 %
         },
         *("500m", {'engine="e", model="m"': 0.0}),
+    ),
+    *(
+        Case(
+            f"a burst of errors half an hour ago, over {over}",
+            *("slo", "How fast the budget goes"),
+            {
+                f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="ok"}}': "0+100x600",
+                f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="error"}}': "0x569 10x60",
+            },
+            *("600m", {'engine="e", model="m"': burning}),
+            query,
+            row="Requests answered without error: 99.9 %",
+        )
+        for query, (over, burning) in enumerate((("5m", 0.0), ("1h", 1.664), ("6h", 0.278)))
     ),
     Case(
         "an engine is down while its host does not answer",
@@ -194,6 +214,9 @@ CASES: Final = (
             ("which is not in the time shown", _xid("_x10 1x120", "_x10 600x120"), "90m", {}),
         )
     ),
+    Case("of a common number, in all", "gpus", _XIDS, _COMMON, "40m", {"": 10.0}, kind=Kind.STAT),
+    Case("of a common number, of each", "gpu", _XIDS, _COMMON, "40m", _EACH_COMMON, kind=Kind.STAT),
+    Case("none of them in the time shown", "gpus", _XIDS, _xid("_x10 2x120", "_x10 600x120"), "90m", {"": 0.0}, kind=Kind.STAT),
     Case("of four GPUs in all", "gpus", _XIDS, _OF_FOUR, "30m", {"": 12.0}, kind=Kind.STAT),
     Case("of each of four GPUs", "gpu", _XIDS, _OF_FOUR, "30m", _EACH_OF_FOUR, kind=Kind.STAT),
     *(
