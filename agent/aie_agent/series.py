@@ -121,6 +121,8 @@ class HistogramSeries:
     __slots__ = (
         "__weakref__",
         "_capacity",
+        "_observations",
+        "_rising",
         "_states",
         "_times",
         "bounds",
@@ -150,6 +152,8 @@ class HistogramSeries:
         self._capacity = capacity
         self._times: list[float] = []
         self._states: list[Sequence[float] | None] = []
+        self._observations = 0.0
+        self._rising = 0
 
     def append(self, time_s: float, counts: Sequence[float], total: float) -> None:
         """Notes the newest state: `counts` per bucket, one more than the bounds, and the sum of all values."""
@@ -159,6 +163,9 @@ class HistogramSeries:
         if self._states and state == self._states[-1]:
             return
         self.counts = state
+        observations = sum(state)
+        goes_on = self._rising and not observations < self._observations
+        self._rising, self._observations = self._rising + 1 if goes_on else 1, observations
         self._push(time_s, state)
 
     def _push(self, time_s: float, state: Sequence[float] | None) -> None:
@@ -172,6 +179,7 @@ class HistogramSeries:
         self.valid_until_s = 0.0
         self.exemplars = {}
         self._push(self.last_time_s, None)
+        self._rising = 0
         self.counts = array("d", bytes(8 * (len(self.bounds) + 1)))
         self.total = 0.0
 
@@ -179,6 +187,15 @@ class HistogramSeries:
         """Those of the last five minutes: a trace of yesterday explains nothing of now, and may be gone where traces are kept. The
         clock of who told may be a minute ahead."""
         return {bucket: each for bucket, each in self.exemplars.items() if -_AHEAD_S <= now_s - each.time_s <= MAX_EXEMPLAR_AGE_S}
+
+    def rise(self, time_s: float) -> tuple[Sequence[float], Sequence[float]] | None:
+        """The first and the last of the states that `since` gives, if among them is no break and none with fewer observations than
+        the one before it; else None."""
+        first = max(bisect_right(self._times, time_s) - 1, 0)
+        if not self._states or self._rising < len(self._states) - first:
+            return None
+        before, now = self._states[first], self._states[-1]
+        return None if before is None or now is None else (before, now)
 
     def since(self, time_s: float) -> Iterator[tuple[float, Sequence[float] | None]]:
         """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`; counts None is a break."""

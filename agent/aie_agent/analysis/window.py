@@ -48,6 +48,9 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
 
     A series that began after `start_s` counts from its first state on: what it held then was observed before it was watched.
     """
+    rise = series.rise(start_s)
+    if rise is not None:
+        return [max(now - before, 0.0) for before, now in zip(*rise, strict=True)]
     gained = [0.0] * (len(series.bounds) + 1)
     first: Sequence[float] | None = None
     last: Sequence[float] = ()

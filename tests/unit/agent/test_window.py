@@ -156,3 +156,39 @@ def test_bounds_below_zero(counts: list[float], q: float, expected: float) -> No
 
 def test_a_lowest_bound_of_zero_begins_there() -> None:
     assert quantile((0.0, 1.0), [3.0, 0.0, 0.0], 0.5) == 0.0
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.lists(st.integers(0, 4), min_size=3, max_size=3)), min_size=1, max_size=12),
+    st.integers(2, 12),
+    st.integers(-1, 13),
+)
+def test_a_histogram_that_fell_or_broke_counts_run_by_run(states: list[list[int] | None], capacity: int, start: int) -> None:
+    """Against the states as `since` gives them, cut into runs in which the total only rises: each has what its last state has more
+    than its first. A run after a fall began at 0, one after a break where it stands."""
+    series = HistogramSeries("h", (), "s", (1.0, 2.0), capacity)
+    for time_s, counts in enumerate(states):
+        if counts is None:
+            series.interrupt()
+        else:
+            series.append(float(time_s), [float(count) for count in counts], 0.0)
+    runs: list[list[list[float]]] = []
+    begins_anew = False
+    for _, known in series.since(float(start)):
+        if known is None:
+            begins_anew = True
+            continue
+        counts_now = list(known)
+        if not runs or begins_anew:
+            runs.append([counts_now])
+        elif sum(counts_now) < sum(runs[-1][-1]):
+            runs.append([[0.0] * 3, counts_now])
+        else:
+            runs[-1].append(counts_now)
+        begins_anew = False
+    expected = [sum(max(run[-1][bucket] - run[0][bucket], 0.0) for run in runs) for bucket in range(3)]
+    assert bucket_increase(series, float(start)) == expected
+    rise = series.rise(float(start))
+    if rise is not None:
+        assert len(runs) == 1
+        assert [list(state) for state in rise] == [runs[0][0], runs[0][-1]]

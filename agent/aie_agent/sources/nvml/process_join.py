@@ -36,6 +36,7 @@ STRANGER_STUCK_AFTER_S: Final = 300.0
 
 _INIT_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO: the kernel's own number for the first namespace
 _GENERATIONS: Final = 8
+_MOST_AT_ONCE: Final = 32
 
 OTHER_NAMESPACE: Final = (
     "processes on GPUs cannot be told apart: the agent runs in a pid namespace of its own, and NVML gives the host's pids: "
@@ -151,7 +152,12 @@ class GpuProcesses:
     async def collect(self, gpus: Sequence[GpuContexts], now_s: float) -> list[Point]:
         """`aie_gpu_processes` and orphans, and the GPU memory and contexts of each engine."""
         engines = [_Engine(name, frozenset(self._engines.processes(name))) for name in self._engines.names()]
-        self._joined = await asyncio.to_thread(self._join, engines, gpus, now_s)
+        pids = {context.pid for each in gpus for context in each.contexts or ()}
+        if len(pids) <= _MOST_AT_ONCE and pids <= {process.tgid for process in self._known}:
+            # All of them were described: their stat is all that is read, which the kernel gives at once. To wake a thread takes longer.
+            self._joined = self._join(engines, gpus, now_s)
+        else:
+            self._joined = await asyncio.to_thread(self._join, engines, gpus, now_s)
         return self._joined.points
 
     def _join(self, engines: Sequence[_Engine], gpus: Sequence[GpuContexts], now_s: float) -> _Joined:
