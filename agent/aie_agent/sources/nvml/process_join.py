@@ -154,7 +154,7 @@ class GpuProcesses:
         engines = [_Engine(name, frozenset(self._engines.processes(name))) for name in self._engines.names()]
         pids = {context.pid for each in gpus for context in each.contexts or ()}
         if len(pids) <= _MOST_AT_ONCE and pids <= {process.tgid for process in self._known}:
-            # All of them were described: their stat is all that is read, which the kernel gives at once. To wake a thread takes longer.
+            # All were described: only their stat is read, which the kernel gives at once. To wake a thread takes longer.
             self._joined = self._join(engines, gpus, now_s)
         else:
             self._joined = await asyncio.to_thread(self._join, engines, gpus, now_s)
