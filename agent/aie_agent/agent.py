@@ -132,7 +132,7 @@ class Agent:
         self._runners.add(self._maps)
         self._discovered = Discovered(config, self._engines, self._runners)
         if config.engines:
-            self._runners.add(ConfiguredEngines(config.engines))
+            self._runners.add(ConfiguredEngines(config.engines, procfs))
         if config.discovery.enabled:
             self._runners.add(DiscoverySource(config.discovery.period))
         self._nvml = nvml.build(config.gpu, procfs, self._engines)

@@ -1,5 +1,7 @@
 """Engines of the configuration, found by the socket that they listen on or by a pid file."""
 
+# ruff: noqa: ASYNC220 - nothing else runs on a test's event loop
+
 from __future__ import annotations
 
 import asyncio
@@ -124,6 +126,38 @@ async def test_engine_is_joined_by_its_page(listening: tuple[int, int]) -> None:
     pid, port = listening
     found = await source(f'[[engines]]\nname = "chat"\nmetrics_url = "http://localhost:{port}/metrics"').collect(1.0)
     assert found.hellos == [Hello("chat", pid)]
+
+
+STARTS = """
+import os, sys
+reading, writing = os.pipe()
+child = os.fork()
+if not child:
+    grandchild = os.fork()
+    if grandchild:
+        os.write(writing, f"{os.getpid()} {grandchild}\\n".encode())
+    sys.stdin.read()
+    os._exit(0)
+print(os.read(reading, 100).decode(), end="", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_pid_file_names_all_that_its_process_started(tmp_path: Path) -> None:
+    """However unknown its program is. What the configuration names as another engine is that one's."""
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        child, grandchild = map(int, process.stdout.readline().split())
+        text = f'[[engines]]\nname = "e"\npid_file = "{tmp_path}/e.pid"\n'
+        (tmp_path / "e.pid").write_text(f"{process.pid}\n")
+        found = await source(text).collect(1.0)
+        (tmp_path / "other.pid").write_text(f"{child}\n")
+        both = await source(f'{text}[[engines]]\nname = "other"\npid_file = "{tmp_path}/other.pid"\n').collect(1.0)
+        process.stdin.close()
+    assert found.hellos[0] == Hello("e", process.pid)
+    assert set(found.hellos) == {Hello("e", tgid) for tgid in (process.pid, child, grandchild)}
+    assert set(both.hellos) == {Hello("e", process.pid), Hello("other", child), Hello("other", grandchild)}
 
 
 async def test_engine_that_was_never_there_is_a_reason_and_one_that_went_is_not(listening: tuple[int, int]) -> None:
