@@ -69,11 +69,14 @@ CANARY_ALONE = Drift(
     reason="no reference for the model 'bge-small' (there is one for: smollm2)",
     canaries=(canary(runs=7, level_nats=None, limit_nats=None),),
 )
+LEARNT_ANEW = msgspec.structs.replace(
+    CANARY_ALONE, canaries=(canary(runs=7, level_nats=None, limit_nats=None, learnt_anew="the engine restarted"),)
+)
 SILENT = Drift(engine="plain", reason="no numbers of single requests: its hooks send none (docs/instrument-your-engine.md)")
 
 
 def snapshot() -> Snapshot:
     """Five engines, each with one of these."""
-    drift = (ALARM, BEGINNING, CANARY_ALONE, SILENT, STEADY)
+    drift = (ALARM, BEGINNING, LEARNT_ANEW, SILENT, STEADY)
     engines = tuple(Engine(name=each.engine, state="up", model=each.model or None) for each in drift)
     return msgspec.structs.replace(fake.healthy(5), engines=engines, memory=(), drift=drift)

@@ -50,8 +50,10 @@ def _canary(row: DriftRow) -> tuple[str, Tone]:
     if worst.level_nats is None and worst.too_noisy:
         return "too noisy", "warn"
     if worst.level_nats is None:
-        return f"learning {min(worst.runs, worst.runs_to_learn)}/{worst.runs_to_learn}", "normal"
-    return "same", "good"
+        how = "anew" if worst.learnt_anew else "learning"
+        return f"{how} {min(worst.runs, worst.runs_to_learn)}/{worst.runs_to_learn}", "normal"
+    anew = any(each.learnt_anew for each in canaries)
+    return ("same (anew)", "normal") if anew else ("same", "good")
 
 
 def _text(row: DriftRow, text: str, tone: Tone, width: int, *, right: bool = False) -> tuple[Span, ...]:
@@ -140,7 +142,7 @@ DRIFT_COLUMNS: Final[tuple[Column[DriftRow], ...]] = (
         priority=5,
         left=True,
         spans=lambda row, width: _text(row, *_canary(row), width),
-        about="whether one fixed prompt still gives what it gave",
+        about="whether one fixed prompt still gives what it gave; anew: learnt again within the last day",
     ),
     Column(
         key="with",
