@@ -69,6 +69,9 @@ def _comparison(drift: Drift) -> Iterator[str]:
         yield f"not compared: {drift.reason or untested or 'nothing came yet'}"
         return
     tested = [each for each in drift.statistics if not each.untested]
+    gone = [each.name for each in drift.statistics if each.untested and each.alarm_since_s is not None]
+    if gone:
+        yield f"{', '.join(gone)} left the range of the reference"
     yield f"compared with {drift.reference}, {len(tested)} of {len(drift.statistics)} statistics, {requests(drift)} requests so far"
     closest = nearest(drift)
     if closest is None:

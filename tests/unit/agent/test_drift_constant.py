@@ -55,6 +55,13 @@ def test_a_canary_that_changed_is_an_alarm(reference: Reference, canary: list[fl
     assert found.per_statistic["canary"].untested == "1 distinct values, fewer than 20"
 
 
+def test_a_canary_that_changed_too_late_for_an_alarm_is_unsteady(reference: Reference) -> None:
+    changed = _judge(reference, canary=[CANARY] * 600 + [-9.5] * 400)
+    assert (changed.alarm, changed.unsteady) == (False, ("canary",))
+    assert any(each.startswith("canary: 4 windows hold too many values that differ from -4.8") for each in changed.warnings)
+    assert _judge(reference, canary=[CANARY] * 700 + [-9.5] * 300).unsteady == ()
+
+
 def test_values_that_short_answers_never_had_are_an_alarm(reference: Reference) -> None:
     found = _judge(reference, tokens=[200.0] * 1000)
     assert (found.statistic, found.check, found.first_alarm_request) == ("tokens", "out_of_range", 500)

@@ -63,6 +63,13 @@ def test_a_reference_of_which_nothing_can_be_compared_says_why() -> None:
     assert drift_words.told(untested) == "e, m: not compared: 3 distinct values"
 
 
+def test_what_is_not_compared_may_have_left_its_range() -> None:
+    constant = agent_drift.statistic("log_length", None, threshold_ratio=None, untested="1 distinct values", alarm_since_s=1.0)
+    told = drift_words.told(agent_drift.compared("e", "m", constant, agent_drift.statistic("entropy", 0.05)))
+    assert "log_length left the range of the reference; compared with" in told
+    assert drift_words.is_alarm(agent_drift.compared("e", "m", constant))
+
+
 def test_an_agent_of_before_says_nothing_of_it() -> None:
     whole = msgspec.json.decode(msgspec.json.encode(agent_drift.snapshot()))
     del whole["drift"]

@@ -68,14 +68,14 @@ def _about(drift: Drift) -> list[tuple[str, str | None]]:
 
 def _statistic(statistic: DriftStatistic, needed: int) -> Line:
     name = Span(fit(statistic.name, _NAME_WIDTH), "dim")
-    if statistic.untested:
-        return line("  ", name, Span(f"not compared: {statistic.untested}", "dim"))
+    alarm = Span("  ALARM", "bad") if statistic.alarm_since_s is not None else Span("")
+    if statistic.untested:  # it may have left its range all the same
+        return line("  ", name, Span(f"not compared: {statistic.untested}", "dim"), alarm)
     share = drift_words.share(statistic)
     filled, empty = charts.bar(share, _BAR_WIDTH)
     tone = "bad" if statistic.alarm_since_s is not None else tone_for(share, _FAR)
     far = fit(fmt.percent(share), fmt.PERCENT_WIDTH, right=True)
     row = f"  {statistic.consecutive}/{needed} in a row, {statistic.windows_beyond} of {statistic.windows} windows"
-    alarm = Span("  ALARM", "bad") if statistic.alarm_since_s is not None else Span("")
     return line(
         "  ",
         name,

@@ -17,15 +17,16 @@ from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
 
 class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `check` is what
-    raised the first alarm. Five windows with too many values outside `usual_low` to `usual_high` are one, also of what is
-    `untested`. `delay_requests` is by shift in standard deviations; null takes more than a million."""
+    """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `windows_outside` hold
+    too many values outside `usual_low` to `usual_high`: five in a row are an alarm, also of what is `untested`. `check` is what raised
+    the first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
 
     alarm: bool
     first_alarm_request: int | None
     check: str | None
     windows: int
     windows_beyond: int
+    windows_outside: int
     distance_last: float | None
     distance_largest: float | None
     threshold: float
@@ -161,7 +162,10 @@ def _add_equal(
 
 
 def _is_unsteady(column: Column, verdict: StatisticVerdict) -> bool:
-    """Whether more windows are beyond the threshold than chance gives, and never enough in a row."""
+    """Whether more windows are beyond the threshold than chance gives, and never enough in a row. Chance gives none that leave a
+    constant."""
+    if column.distinct == 1 and not verdict.alarm:
+        return verdict.windows_outside >= UNSTEADY_WINDOWS
     beyond, windows = verdict.windows_beyond, verdict.windows
     if verdict.alarm or verdict.untested or beyond < UNSTEADY_WINDOWS:
         return False
@@ -178,8 +182,11 @@ def _at_least(successes: int, trials: int, p: float) -> float:
 
 def _unsteady(name: str, verdict: StatisticVerdict) -> str:
     """What is said of one that is."""
+    beyond = f"{verdict.windows_beyond} of {verdict.windows} windows are beyond the threshold"
+    if verdict.untested:
+        beyond = f"{verdict.windows_outside} windows hold too many values that differ from {verdict.usual_high:.4g}"
     return (
-        f"{name}: {verdict.windows_beyond} of {verdict.windows} windows are beyond the threshold, though never {CONSECUTIVE} in a"
+        f"{name}: {beyond}, though never {CONSECUTIVE} in a"
         " row: what comes and goes, such as a part of the traffic, is no alarm by the rule"
     )
 
@@ -206,6 +213,7 @@ def _judge_one(watch: StatisticWatch, values: Sequence[float]) -> tuple[Statisti
         check=None if first is None else str(first.check),
         windows=watch.windows,
         windows_beyond=watch.windows_beyond,
+        windows_outside=watch.windows_outside,
         distance_last=None if watch.last is None else watch.last.distance,
         distance_largest=largest,
         threshold=column.threshold,

@@ -58,6 +58,7 @@ class StatisticWatch:
         self.stability = Stability()
         self.last: Window | None = None
         self.last_outside: int | None = None
+        self.windows_outside = 0  # since the start
         self.taken = 0
         self._running: float | None = None
         self._running_at = 0
@@ -83,6 +84,7 @@ class StatisticWatch:
         self.stability.window(window)
         began = self._began(Check.STABILITY, self._is_collapsed(), now_s)
         outside = self.last_outside = self.bounds.outside(window)
+        self.windows_outside += outside >= self.bounds.too_many
         if not self.column.untested and self._is_shifted(window, outside, now_s):
             began += (Check.KS,)
         if self.outside.window(beyond=outside >= self.bounds.too_many, now_s=now_s):
