@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aie_agent.analysis.leaks.lines import LeakClass
+from aie_telemetry.api import Severity
 from tests.faultlab.clients import brief_chat, repeated_chat
 from tests.faultlab.world import Setup, World
 
@@ -34,7 +36,8 @@ Inject = Callable[[World], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`expected` are the causes of which one must be named, and stand first; none: nothing may be found (a null fault). `beside`
+    """`expected` are the causes of which one must be named, and stand first; none: nothing may be found (a null fault). `classes`
+    are those of a leak of which its finding must name one, and `severity` is what it must have; empty: any will do. `beside`
     are those that are true as well, and may stand beside it. `healthy_s` is for how long nothing is wrong before. `renews`: engine
     and agent are started anew after it; `tells_on`: the agent is, since it tells of this for minutes; `apart`: nobody else breaks
     what it breaks, so that nothing of it need be gone before the next. `fast`: people would know within seconds."""
@@ -51,6 +54,8 @@ class Fault:
     renews: bool = False
     tells_on: bool = False
     apart: bool = False
+    classes: tuple[LeakClass, ...] = ()
+    severity: Severity | None = None
 
 
 def inside(fault: str, **arguments: float | str) -> Inject:

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from aie_telemetry.api import Finding
+from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
+from aie_telemetry.api import Finding, Severity
 
 TOP_RIGHT_SHARE: Final = 0.95
 FAST_MEDIAN_S: Final = 10.0
@@ -28,10 +29,24 @@ class Look(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the fault's row says: the causes that name it (none: nothing may be found), and those that may stand beside."""
+    """What the fault's row says: the causes that name it (none: nothing may be found), and those that may stand beside; which
+    classes of a leak its finding must name one of, and which severity it must have, where that is told."""
 
     causes: Sequence[str]
     beside: Sequence[str]
+    classes: Sequence[LeakClass] = ()
+    severity: Severity | None = None
+
+    def names(self, finding: Finding) -> bool:
+        """Whether a finding is right: a leak of another class sends whoever reads it to the wrong place."""
+        is_of_class = not self.classes or any(f"({IN_WORDS[each]})" in finding.summary for each in self.classes)
+        return finding.cause in self.causes and is_of_class and self.severity in (None, finding.severity)
+
+    def called(self, finding: Finding) -> str:
+        """Its cause, with what else is judged of it."""
+        own = next((words for words in IN_WORDS.values() if f"({words})" in finding.summary), "")
+        more = (*([own] if self.classes and own else ()), *([finding.severity] if self.severity else ()))
+        return f"{finding.cause} ({', '.join(more)})" if more and finding.cause in self.causes else finding.cause
 
 
 class Verdict(NamedTuple):
@@ -124,20 +139,20 @@ def _sentence(finding: Finding) -> str:
 
 def is_named(look: Look, expected: Expected, before: frozenset[Key]) -> bool:
     """Whether one of the expected causes is among the findings."""
-    return any(each.cause in expected.causes for each in new(look.findings, before))
+    return any(expected.names(each) for each in new(look.findings, before))
 
 
 def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> Verdict:
     """What the agent made of a fault, of which it was asked at these moments. `before` was found before it."""
     last = new(looks[-1].findings, before) if looks else []
-    top = last[0].cause if last else ""
+    top = expected.called(last[0]) if last else ""
     at = next((look.after_s for look in looks if is_named(look, expected, before)), None)
     seen = {each.cause for look in looks for each in new(look.findings, before)}
     others = tuple(sorted(seen - set(expected.causes) - set(expected.beside)))
     beside = tuple(sorted(seen & set(expected.beside) - set(expected.causes)))
     if not expected.causes:
         return Verdict(top, not others, not others, None, others, beside)
-    return Verdict(top, at is not None, top in expected.causes, at, others, beside)
+    return Verdict(top, at is not None, bool(last) and expected.names(last[0]), at, others, beside)
 
 
 def totals(results: Sequence[Result]) -> Totals:

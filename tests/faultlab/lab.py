@@ -56,7 +56,7 @@ def _run_in(world: World, faults: Sequence[Fault], tell: Tell) -> Iterator[Resul
 
 def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
     """Watches a healthy world, breaks it, and watches again. `before` is left over from the fault before, and no news."""
-    expected = Expected(fault.expected, fault.beside)
+    expected = Expected(fault.expected, fault.beside, fault.classes, fault.severity)
     others = Others(world.pids())
     calm = list(looks(world, fault.healthy_s))
     cpus = others.cpus()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, OF_SUBJECTS
-from aie_telemetry.api import Evidence, Finding
+from aie_telemetry.api import Evidence, Finding, Severity
 from tests.faultlab.__main__ import chosen
 from tests.faultlab.judge import Expected, Look, Result, Totals, Verdict, healthy, judge, keys, sentences, totals
 from tests.faultlab.lab import FAULTS
@@ -43,6 +43,37 @@ def test_a_fault_is_named_when_its_cause_stands_unexplained_and_judged_by_what_s
 def test_another_cause_in_front_is_wrong_though_the_fault_is_named() -> None:
     seen = looks((5.0, (finding("disk_stall"), finding("tokenizer_bound"))))
     assert judge(seen, EXPECTED, frozenset()) == Verdict("disk_stall", True, False, 5.0, ("disk_stall",))
+
+
+def leak(words: str, severity: Severity = "info") -> Finding:
+    summary = f"chat: memory may leak ({words}) on cpu: 42 MB/h"
+    return Finding(cause="memory_leak", subject="chat", severity=severity, since_s=0.0, summary=summary)
+
+
+def test_a_leak_of_the_wrong_class_does_not_name_the_fault() -> None:
+    expected = Expected(("memory_leak",), (), ("native_heap",), "info")
+    wrong, right = leak("outside the allocator"), leak("native heap")
+    assert judge(looks((5.0, (wrong,))), expected, frozenset()) == Verdict(
+        "memory_leak (outside the allocator, info)", False, False, None, ()
+    )
+    assert judge(looks((5.0, (wrong,)), (9.0, (right,))), expected, frozenset()) == Verdict(
+        "memory_leak (native heap, info)", True, True, 9.0, ()
+    )
+    late = judge(looks((5.0, (right,)), (9.0, (wrong,))), expected, frozenset())
+    assert (late.named, late.top_right) == (True, False), "what it says at the end is what is read"
+
+
+def test_a_leak_of_the_wrong_severity_does_not_name_the_fault() -> None:
+    expected = Expected(("memory_leak",), (), ("native_heap",), "info")
+    assert judge(looks((5.0, (leak("native heap", "critical"),))), expected, frozenset()) == Verdict(
+        "memory_leak (native heap, critical)", False, False, None, ()
+    )
+
+
+def test_every_leak_of_the_table_has_a_class_and_a_severity() -> None:
+    leaks = [fault for fault in FAULTS if "memory_leak" in fault.expected]
+    assert leaks
+    assert all(fault.classes and fault.severity for fault in leaks)
 
 
 def test_what_was_found_before_the_fault_is_no_answer_to_it() -> None:
