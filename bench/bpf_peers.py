@@ -173,8 +173,10 @@ def bpftrace(victim: Victim, work: Work) -> Iterator[None]:
                 raise RuntimeError(f"bpftrace ended: {process.communicate()[1]}")
             yield
         finally:
-            process.terminate()
-            process.communicate()
+            while process.poll() is None:  # it heeds a signal only where that interrupts its waiting
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=1)
 
 
 def compare(bcc: Bcc, victim: Victim, rounds: int) -> list[Rows]:

@@ -30,8 +30,11 @@ TRACEPOINT_PROBE(block, block_rq_issue) {
     return 0;
 }
 
+/* A flush has no sector: 0 at its issue, and all ones when it completes. */
+#define NO_SECTOR ((u64)-1)
+
 TRACEPOINT_PROBE(block, block_rq_complete) {
-    struct request request = {.sector = args->sector, .device = args->dev};
+    struct request request = {.sector = args->sector == NO_SECTOR ? 0 : args->sector, .device = args->dev};
     u64 *start = requests.lookup(&request);
     if (!start) return 0;
     u64 ns = bpf_ktime_get_ns() - *start;

@@ -62,6 +62,32 @@ def test_reads_of_a_block_device_are_those_that_the_kernel_counts(
     assert read_bytes == pytest.approx(size - bytes_before, rel=0.02, abs=4 * _READ_BYTES)
 
 
+def test_flushes_are_those_that_the_kernel_counts(host: HostProbes, tmp_path: Path) -> None:
+    """What fsync waits for, beside what is written. They are among the others, as what is given back to the device is."""
+    file = tmp_path / "checkpoint"
+    device = _device_of(tmp_path)
+    cache = Path(f"/sys/block/{device}/queue/write_cache")
+    if not cache.exists() or cache.read_text().strip() != "write back":
+        pytest.skip(f"{device} keeps nothing that is to be flushed")
+    host.read_block_io()
+    flushes_before, discards_before = _flushes_and_discards(device)
+    with file.open("wb") as written:
+        for _ in range(20):
+            written.write(b"1" * 4096)
+            written.flush()
+            os.fsync(written.fileno())
+    flushes, discards = _flushes_and_discards(device)
+    others, _ = _completed(host.read_block_io(), device, "other")
+    assert flushes - flushes_before >= 5
+    assert others == pytest.approx(flushes - flushes_before + discards - discards_before, rel=0.1, abs=4)
+
+
+def _flushes_and_discards(device: str) -> tuple[int, int]:
+    """That the device completed, by the kernel's own count."""
+    fields = next(line.split() for line in Path("/proc/diskstats").read_text().splitlines() if line.split()[2] == device)
+    return int(fields[18]), int(fields[14])
+
+
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A control group with little memory, in whichever version of the hierarchy there is."""
