@@ -32,10 +32,16 @@ OF: Final = {
 """Whose agent a situation is."""
 FILLED: Final = tuple(situation for situation in Situation if situation is not Situation.NOT_HERE)
 
-_LOOKS: Final = re.compile(r"(?<=:)\d+m\]")
-"""How far the looks of a subquery are apart; here five seconds, or a test would wait for the next whole minutes."""
+_LOOKS: Final = re.compile(r"\[(\w+):\d+m\]")
+"""A subquery: for how long it looks, and how often."""
+_LONGEST: Final = "6h"
 _GPUS: Final = {"gpu": ("1", "7")}
 """Which are chosen on the board of one: one that had an XID, or one that is divided."""
+
+
+def sooner(expr: str) -> str:
+    """With looks five seconds apart, or a test would wait for whole minutes; and none at days of which there is nothing."""
+    return _LOOKS.sub(lambda found: f"[{_LONGEST if found[1].endswith('d') else found[1]}:5s]", expr)
 
 
 class Ask(NamedTuple):
@@ -91,13 +97,13 @@ class Monitored:
 
     def now(self, expr: str, chosen: dict[str, str]) -> list[dict[str, Any]]:
         """The same, with these variables."""
-        found = self.prometheus.query(_LOOKS.sub("5s]", concrete(expr, chosen)))
+        found = self.prometheus.query(sooner(concrete(expr, chosen)))
         return [each for each in found if not math.isnan(float(each["value"][1]))]
 
     def picture(self, ask: Ask, shown: Shown, chosen: dict[str, str]) -> list[dict[str, Any]]:
         """The series that Grafana draws of it."""
         expr = concrete(ask.query.expr, {**chosen, **shown.variables(ask.panel.width)})
-        return shown.ask(self.prometheus, _LOOKS.sub("5s]", expr), ask.panel.width)
+        return shown.ask(self.prometheus, sooner(expr), ask.panel.width)
 
     def look(self, wanted: list[Ask]) -> list[tuple[Ask, Shown | None]]:
         """Asks what was not seen yet, as Grafana does; returns what is still missing."""
