@@ -175,8 +175,8 @@ def test_delays_in_the_run_queue_beside_runqlat(observe: Callable[..., Observed]
     assert sum(slots) == pytest.approx(total, rel=0.02, abs=10), "it counts the first CPU of a new thread, too"
     slack = 0.02 * total + 10
     for bound, count in within.items():
-        # Both cut microseconds off; theirs are below a power of two, and ours up to it. Each program has a clock of its own, and the
-        # second of two on a tracepoint reads it a microsecond later: below some more it matters which was first.
+        # Both cut microseconds off; theirs are below a power of two, and ours up to it. The second of two programs on a tracepoint
+        # reads the clock up to a microsecond later than the first: below some more it matters which was first.
         if bound < 16:
             continue
         below, below_next = (sum(row["count"] for row in rows if row["max"] < least) for least in (bound, 2 * bound))
