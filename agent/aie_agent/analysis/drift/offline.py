@@ -18,8 +18,8 @@ from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
 class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `windows_outside`
-    hold too many values outside `usual_low` to `usual_high`: five in a row are an alarm, also of what is `untested`. `check` is what
-    raised the first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
+    hold too many values outside `usual_low` to `usual_high`: five in a row are an alarm, also of what is `untested`. `check` is
+    what raised the first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
 
     alarm: bool
     first_alarm_request: int | None
