@@ -67,17 +67,19 @@ def cases(rule: Rule, wait: Wait) -> Iterator[Case]:
             is_of_it = rule.file in files and test["name"].partition(":")[0] == rule.name
             series = [each["values"] for each in test.get("input_series", ())]  # the dead man's switch needs none
             if is_of_it and series and max(map(length, series)) <= _LONGEST_STEPS:
-                yield _case(rule, wait, f"{path.stem}_{index}", test, seconds(document["evaluation_interval"]))
+                yield case(rule, wait, f"{path.stem}_{index}", test, seconds(document["evaluation_interval"]))
 
 
-def _case(rule: Rule, wait: Wait, name: str, test: dict[str, Any], pace_s: int) -> Case:
+def case(rule: Rule, wait: Wait, name: str, test: dict[str, Any], pace_s: int, *, is_recorded: bool = False) -> Case:
+    """The rule on the series of a test, looked at each `pace_s` seconds or more often. `is_recorded` says that these are what its
+    expression reads, and nothing has to be recorded first."""
     interval_s = seconds(test["interval"])
     moments = max(length(each["values"]) for each in test["input_series"])
     step_s = min(pace_s, _FINEST_S) if moments * interval_s <= _LONGEST_STEPS * _FINEST_S else pace_s
     tail = math.ceil((wait.keep_s + 2 * wait.for_s + 3600) / interval_s) + (_LONG_TAIL if interval_s >= 600 else 0)
     series = [each | {"values": _ended(each["values"], moments, tail)} for each in test["input_series"]]
     end_s = (moments + tail) * interval_s
-    records = _needed(rule)
+    records = [] if is_recorded else _needed(rule)
     condition = {"record": _CONDITION, "expr": rule.table["expr"]}
     group = {"name": "all", "rules": [*records, condition, rule.table]}
 

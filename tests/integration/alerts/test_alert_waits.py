@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.fakes.alert_files import ALERT_RULES, NAMES, RULE_FILES, Rule
-from tests.fakes.alert_moments import Case, Wait, cases, seconds
+from tests.fakes.alert_moments import Case, Wait, case, cases, seconds
 
 WAITS: Final = {
     # agent.yaml
@@ -105,10 +106,19 @@ A duration is changed here and in the rule: whoever changes one says so twice.""
 
 
 SLOW: Final = ("slo",)
-"""Files whose rules look back for days: promtool takes minutes for them. Of these the table alone is held against the rules."""
+"""Files whose rules look back for days: promtool takes minutes for them. They are given what they read as if it were recorded."""
 
-LEFT_OUT: Final = {"AieWatchdog", "AieAgentDown"}
-"""One is always there, and the other's only test takes days, with more moments than promtool takes at once."""
+AGENTS: Final = {
+    'aie_agent_info{job="aie", instance="a"}': "1x20 stale _x20 1x20",
+    'aie_agent_info{job="aie", instance="b"}': "1x20 stale _x20 1x20",
+    'up{job="aie", instance="a"}': "1x20 0x20 1x20",
+    'up{job="aie", instance="b"}': "1x20 0x20 1 0 1x18",
+    'aie_engine_up{job="aie", instance="b", engine="e"}': "1x20 stale _x20 1x20",
+}
+"""Two hosts whose agents are down for a while, one again and too briefly; on that one an engine served."""
+
+WITH_OWN_SERIES: Final[dict[str, dict[str, str]]] = {"AieWatchdog": {"up": "1x10"}, "AieAgentDown": AGENTS}
+"""Alerts whose tests take days, or have no series at all."""
 
 
 def _waits(name: str) -> list[Wait]:
@@ -142,14 +152,20 @@ class _Written(NamedTuple):
     path: Path
 
 
+def _series(of: dict[str, str]) -> list[dict[str, str]]:
+    return [{"series": name, "values": values} for name, values in of.items()]
+
+
 def _write(folder: Path, rules: Iterable[tuple[Rule, Wait]]) -> Iterator[_Written]:
     """Each case of each rule. JSON is YAML."""
     for number, (rule, wait) in enumerate(rules):
-        for case in cases(rule, wait):
-            path = folder / f"{rule.name}-{number}-{case.name}.json"
-            (folder / f"rules-{path.name}").write_text(json.dumps(case.rules))
-            path.write_text(json.dumps({"rule_files": [f"rules-{path.name}"], **case.test}))
-            yield _Written(number, rule, wait, case, path)
+        own = {"interval": "1m", "input_series": _series(WITH_OWN_SERIES.get(rule.name, {}))}
+        of_tests = cases(rule, wait) if rule.name not in WITH_OWN_SERIES else [case(rule, wait, "own", own, 60)]
+        for each in of_tests:
+            path = folder / f"{rule.name}-{number}-{each.name}.json"
+            (folder / f"rules-{path.name}").write_text(json.dumps(each.rules))
+            path.write_text(json.dumps({"rule_files": [f"rules-{path.name}"], **each.test}))
+            yield _Written(number, rule, wait, each, path)
 
 
 def _said(promtool: str, path: Path) -> str:
@@ -170,9 +186,40 @@ def _said(promtool: str, path: Path) -> str:
 
 @pytest.mark.parametrize("file", [path.stem for path in RULE_FILES if path.stem not in SLOW])
 def test_alerts_fire_and_end_when_the_table_says(promtool: str, tmp_path: Path, file: str) -> None:
-    happened = set()
     written = list(_write(tmp_path, _rules(file)))
-    assert {rule.name for rule, _ in _rules(file)} - {each.rule.name for each in written} <= LEFT_OUT
+    assert {each.rule.name for each in written} == {rule.name for rule, _ in _rules(file)}
+    _hold(promtool, written)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("AieSlo")])
+def test_objectives_call_and_end_when_the_table_says(promtool: str, tmp_path: Path, name: str) -> None:
+    rules = [(rule, wait) for file in SLOW for rule, wait in _rules(file) if rule.name == name]
+    _hold(promtool, list(_write_recorded(tmp_path, rules)))
+
+
+def _write_recorded(folder: Path, rules: Iterable[tuple[Rule, Wait]]) -> Iterator[_Written]:
+    """All that a rule reads is as bad as can be: of one engine for longer than it waits, of another one for half as long."""
+    for number, (rule, wait) in enumerate(rules):
+        for_min = wait.for_s // 60
+        least, most = for_min // 2, for_min + 30
+        engines = {
+            "long": f"0x9 1x{most} 0x3 1x10 0x20" if "_count" not in rule.table["expr"] else f"0x9 1+1x{most}",
+            "short": f"0x9 1x{least} 0x40" if "_count" not in rule.table["expr"] else f"0x{most}",
+        }
+        names = re.findall(r"\bjob_engine\w*:aie_slo\w*:\w+|\baie_\w+_count\b", rule.table["expr"])
+        slo = re.search(r'slo="\w+"', rule.table["expr"])
+        labels = 'job="aie", engine="{}"' + (f", {slo[0]}" if slo else "")
+        series = {f"{each}{{{labels.format(engine)}}}": values for each in names for engine, values in engines.items()}
+        made = case(rule, wait, "recorded", {"interval": "1m", "input_series": _series(series)}, 60, is_recorded=True)
+        path = folder / f"{number}.json"
+        (folder / f"rules-{path.name}").write_text(json.dumps(made.rules))
+        path.write_text(json.dumps({"rule_files": [f"rules-{path.name}"], **made.test}))
+        yield _Written(number, rule, wait, made, path)
+
+
+def _hold(promtool: str, written: list[_Written]) -> None:
+    """Each alert against its condition at every evaluation: never wrong, and with an occasion for each of its waits."""
+    happened = set()
     for each in written:
         said = _said(promtool, each.path)
         wrong = [what for what, query in each.case.never.items() if json.dumps(query) in said]
