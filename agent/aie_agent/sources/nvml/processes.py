@@ -147,7 +147,8 @@ class ProcessReader:
         for layout in LAYOUTS if chosen is None else (chosen, *(other for other in LAYOUTS if other is not chosen)):
             entries = self._ask(call, layout)
             if isinstance(entries, Absent):
-                refusal = refusal or entries
+                if refusal is None or refusal.is_for_good:  # a layout that is never told says nothing of one that failed now
+                    refusal = entries
                 if self._device.gone is not None:
                     return entries
                 continue
