@@ -83,7 +83,7 @@ def made(name: str) -> dict[str, Any]:
     until_s = said_s + SLACK_S
     series = [each for each in test["input_series"] if "fires" in parts(each["series"])[1].values()]
     firing = f'count(ALERTS{{alertname="{name}", alertstate="firing"}})'
-    return {
+    return document | {
         "rule_files": [str(path.parent / each) for each in document["rule_files"]],
         "evaluation_interval": f"{STEP_S}s",
         "tests": [

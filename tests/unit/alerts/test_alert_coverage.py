@@ -180,3 +180,15 @@ def test_every_rule_file_is_in_the_document() -> None:
     text = (Path(ALERTS).parent / "docs" / "alerts.md").read_text()
     for name in NAMES:
         assert f"[{name}](" in text
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
+def test_what_is_recorded_is_recorded_first(path: Path) -> None:
+    """Prometheus evaluates groups side by side, promtool in any order: a verdict must not depend on it, nor change each time."""
+    document = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+    rules = [yaml.load((path.parent / each).read_text(), Loader=yaml.CSafeLoader) for each in document["rule_files"]]
+    names = [group["name"] for each in rules for group in each["groups"]]
+    if any("-records" in name for name in names):
+        order = document["group_eval_order"]
+        assert set(order) == set(names)
+        assert order == sorted(order, key=lambda name: "-records" not in name)
