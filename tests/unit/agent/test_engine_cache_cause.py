@@ -173,6 +173,14 @@ def test_a_cache_that_is_switched_off_while_requests_go_on() -> None:
     assert "is not asked any more" in finding.summary
 
 
+def test_requests_that_are_not_of_the_kind_that_is_looked_up_are_no_alarm() -> None:
+    """As in the healthy half hour: questions that repeat come for two minutes, then others again, which no cache keeps."""
+    world = CacheWorld()
+    for _ in range(4):
+        assert not any(world.cached(240, 0.0, 0.0, ended=2.0))
+        assert not any(world.cached(120, 2.0, 0.9, ended=2.0))
+
+
 def test_it_goes_when_the_cache_hits_again() -> None:
     world = CacheWorld()
     world.cached(200, 5.0, 0.6)

@@ -5,7 +5,8 @@ The rule looks at blocks of `BLOCK_S` seconds. In the newest of them the hit rat
 alone so few hits would come less than once in 10^4 looks. And there was no such time before: at most `LOW_BEFORE` of the blocks
 before were as low, and never as many in a row as now. So a hit rate that goes up and down with traffic is none, nor one that was
 always low. Where nothing is looked up any more although requests end as before, the cache was switched off: so many lookups as
-requests had before are taken to have missed.
+requests had before are taken to have missed. Or those that come now are not of the kind that is looked up: blocks before in which
+requests ended and none was count as low then.
 
 It is information until it has been so for `HELD_S`: traffic that changes for a minute is no fault. It stays information where the
 mix of requests changed as well: prompts that are computed are `MIX` times as long on average as before, or as much shorter (tokens
@@ -114,15 +115,21 @@ def collapse(blocks: Sequence[Block], together: float) -> Collapse | None:
     """Whether the hit rate of the newest blocks has fallen, by the rule above: the longest time for which it has."""
     for newest in _candidates(blocks):
         for mixed in (0, 1):  # the change may lie within a block
-            before = [block for block in blocks[: len(blocks) - newest - mixed] if block.queries > 0]
-            since = [block for block in blocks[len(blocks) - newest :] if block.queries > 0 or block.ended > 0]
+            known = _with_requests(blocks[: len(blocks) - newest - mixed])
+            before = [block for block in known if block.queries > 0]
+            since = _with_requests(blocks[len(blocks) - newest :])
             if len(before) >= BEFORE_LEAST and since:
                 pooled = _pooled(before)
                 guessed = [_guessed(block, pooled) for block in since]
-                if _fell(before, guessed, together):
-                    is_off = not any(block.queries for block in since)
+                is_off = not any(block.queries for block in since)
+                earlier = [_guessed(block, pooled) for block in known] if is_off else before
+                if _fell(pooled, earlier, guessed, together):
                     return Collapse(pooled, _pooled(guessed), newest, is_off, len(before))
     return None
+
+
+def _with_requests(blocks: Sequence[Block]) -> list[Block]:
+    return [block for block in blocks if block.queries > 0 or block.ended > 0]
 
 
 def _candidates(blocks: Sequence[Block]) -> Iterator[int]:
@@ -142,8 +149,8 @@ def _guessed(block: Block, before: Block) -> Block:
     return block._replace(queries=block.ended * before.queries / before.ended)
 
 
-def _fell(before: Sequence[Block], since: Sequence[Block], together: float) -> bool:
-    pooled, now = _pooled(before), _pooled(since)
+def _fell(pooled: Block, before: Sequence[Block], since: Sequence[Block], together: float) -> bool:
+    now = _pooled(since)
     usual = pooled.hits / pooled.queries
     if usual < HIGH or not now.queries or not all(_is_low(block, usual) for block in since):
         return False

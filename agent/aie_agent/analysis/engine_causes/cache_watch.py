@@ -97,7 +97,7 @@ class CacheAnalyser:
             if fell is not None:
                 days_ago = self._note(key, now_s - fell.blocks * BLOCK_S, fell.blocks * BLOCK_S >= HELD_S)
                 self._found.append(finding_of(engine, cache, fell, now_s, days_ago))
-        if is_due and (newest.queries > 0 or key in self._blocks):
+        if is_due and (newest.queries > 0 or newest.ended > 0 or key in self._blocks):
             self._blocks.setdefault(key, deque(maxlen=BLOCKS)).append(newest)
 
     def _note(self, key: _Key, since_s: float, has_held: bool) -> int | None:
