@@ -283,6 +283,24 @@ def test_an_event_that_came_before_the_waiter_ended_is_told(
     xids.close()
 
 
+def test_events_that_nobody_has_taken_when_the_waiter_is_ended_are_told(gpus: simulate.Controller, tmp_path: Path) -> None:
+    """They would go with their event set."""
+    door, devices = opened()
+    names = {bus: str(device.index) for bus, device in devices.items()}
+    xids = Xids(kernel_log=KernelLog(tmp_path / "none"))
+    xids.watch(door, devices, wait_ms=20)
+    until(lambda: "nvml_events" not in xids.problems)
+    gpus.delay("nvmlEventSetWait_v2", 0.1)
+    waits = gpus.calls("nvmlEventSetWait_v2")
+    until(lambda: gpus.calls("nvmlEventSetWait_v2") > waits)
+    for xid in (48, 63, 94):
+        gpus.push_xid(1, xid)
+    assert xids.unwatch()
+    gpus.delay("nvmlEventSetWait_v2", 0.0)
+    assert xids_of(xids, names) == {("1", "48"): 1.0, ("1", "63"): 1.0, ("1", "94"): 1.0}
+    xids.close()
+
+
 def test_a_waiter_that_hangs_is_left_alone_and_nvml_with_it(gpus: simulate.Controller, tmp_path: Path) -> None:
     door, devices = opened()
     xids = Xids(kernel_log=KernelLog(tmp_path / "none"))

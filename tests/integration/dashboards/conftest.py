@@ -21,6 +21,8 @@ LOAD: Final = 1.0
 """Requests a second."""
 _GPUS_IN_ALL: Final = 17
 """Eight that are well, eight of which some are not, and that of the engine with hooks."""
+_WITH_GPUS: Final = 3
+"""The agents of these."""
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +56,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         server = stack.enter_context(prometheus(place.directory / "prometheus", [Job("aie", targets), Job("alone", alone)]))
         made = Monitored(server, agents, broken, hooked)
         eventually(lambda: len(server.query("aie_gpu_xid_errors_total{xid='79'}")) == _GPUS_IN_ALL)
+        eventually(lambda: len(server.query("aie_gpu_xid_source_up{source='nvml_events'} == 1")) == _WITH_GPUS)
         broken.break_it()
         if probed is not None:
             eventually(lambda: _sees_cuda(probed.agent.url()), timeout_s=120.0)

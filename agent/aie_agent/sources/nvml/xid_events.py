@@ -30,6 +30,7 @@ _HANGS: Final = "a call to NVML hangs"
 _STUCK_AFTER_S: Final = 10.0
 _RETRY_S: Final = 1.0
 _REGISTER_AGAIN_S: Final = 10.0
+_MOST_LEFT: Final = 256
 # A wait in the library ends after `wait_ms`; so much longer, and the call hangs.
 _STOP_PATIENCE_S: Final = 1.0
 
@@ -80,6 +81,7 @@ class XidEvents:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            began_s = time.monotonic()
             try:
                 again = self._one_set()
             except Exception as error:  # a bug here must be seen, and must not end the events for ever
@@ -89,7 +91,8 @@ class XidEvents:
             self._alive_s = time.monotonic()
             if not again:
                 return
-            self._stopping.wait(_RETRY_S)
+            # What comes while there is no set is lost: one that was good until now is replaced at once.
+            self._stopping.wait(max(_RETRY_S - (self._alive_s - began_s), 0.0))
 
     def _one_set(self) -> bool:
         """Makes an event set and waits on it until that fails. Returns whether to try again."""
@@ -111,7 +114,7 @@ class XidEvents:
         self._problem = None
         next_s = time.monotonic() + _REGISTER_AGAIN_S
         while not self._stopping.is_set():
-            code = self._wait_once(events)
+            code = self._wait_once(events, self._wait_ms)
             self._alive_s = time.monotonic()
             if code not in (0, _TIMEOUT):
                 self._door.count_error(_WAIT, self._door.name_of(code))
@@ -120,7 +123,14 @@ class XidEvents:
             if missing and self._alive_s >= next_s:
                 next_s = self._alive_s + _REGISTER_AGAIN_S
                 missing = self._register([bus for bus, refusal in missing.items() if not refusal.is_for_good], events)
+        self._take_the_rest(events)
         return False
+
+    def _take_the_rest(self, events: Any) -> None:
+        """What has come goes with its event set: a GPU that is lost ends the session, and its XID says why it was."""
+        for _ in range(_MOST_LEFT):
+            if self._wait_once(events, 0) != 0:
+                return
 
     def _register(self, buses: Iterable[str], events: Any) -> dict[str, Absent]:
         """Registers these GPUs, and returns those that refused.
@@ -139,14 +149,14 @@ class XidEvents:
                     device.gone = down_reason(answer)  # whoever reads it asks for a new handle, and comes with a new object
         return refusals
 
-    def _wait_once(self, events: Any) -> int:
+    def _wait_once(self, events: Any, wait_ms: int) -> int:
         """One wait, past the door: a wait that ends without an event is no error, and its time is not the agent's.
 
         Returns NVML's code.
         """
         nvml = self._door.nvml
         try:
-            event = nvml.nvmlEventSetWait_v2(events, self._wait_ms)
+            event = nvml.nvmlEventSetWait_v2(events, wait_ms)
         except nvml.NVMLError as error:
             return int(error.value)
         if event.eventType & _XID_EVENT:
