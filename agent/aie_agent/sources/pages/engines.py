@@ -104,6 +104,8 @@ _VLLM: Final = EngineMap(
         _same("preemptions_total", "vllm:num_preemptions"),
         _same("prefix_cache_queries_total", "vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
         _same("prefix_cache_hits_total", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+        # The library's own, of the process that serves the page; several API servers put theirs together from files, without it.
+        _highest("start_time_seconds", "process_start_time_seconds"),
     ),
     replica="engine",
     awake=("vllm:engine_sleep_state", "sleep_state", "awake"),

@@ -34,6 +34,9 @@ report one gauge all but one say 0 or what was (vllm#28792)."""
 
 _NOT_REPLICAS: Final = _SHARDS | {"model_name", "model", "le"}
 
+_START: Final = "aie_engine_start_time_seconds"
+_NO_MODEL: Final[Tags] = (("model", ""),)
+
 _NAMES_OF_KINDS: Final = {"counter": Kind.COUNTER, "gauge": Kind.GAUGE, "histogram": Kind.HISTOGRAM}
 _NO_KIND: Final = ("untyped", "unknown")
 
@@ -116,7 +119,10 @@ class PageMapper:
             if bad:
                 mapped.refused["bad_histogram"] += len(bad)
             _say(self._map.rows[index], of_row, bad, self._sums, samples, self._differences)
+        started_s = samples.pop((_START, _NO_MODEL), None)
         models = {value for _, tags in samples for label, value in tags if label == "model"}
+        if started_s is not None:  # of the process: no label of a model is on it, and all of them began with it
+            samples |= {(_START, (("model", model),)): started_s for model in models}
         mapped.page.samples.extend(_infos(self._map, page.samples, models))
         mapped.page.samples.extend(PageSample(name, tags, value) for (name, tags), value in samples.items())
         if Reason.KIND_CONFLICT not in mapped.refused:
