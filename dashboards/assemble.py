@@ -19,7 +19,25 @@ COLUMNS: Final = 24
 
 
 _FOUND: Final = p.by("instance, cause, subject", p.of("aie_finding", extra='severity=~"warning|critical"'), "max")
-_RESTARTED: Final = p.by("instance, engine", f"changes({p.of('aie_engine_start_time_seconds')}[1m])", "max") + " > 0"
+
+
+def _latest(metric: str, over: str) -> str:
+    return p.by("instance, engine", f"max_over_time({p.of(metric)}{over})", "max")
+
+
+def _started(metric: str) -> str:
+    """Engines whose latest start is later than all that were told in the half hour before: so neither two processes that answer in
+    turn nor an older one that comes are a restart, and one that is back within that time is, with whatever model."""
+    return f"{_latest(metric, '[2m]')} > {_latest(metric, '[30m] offset 2m')}"
+
+
+_PROCESS: Final = "aie_process_start_time_seconds"
+_SEEN: Final = f"{_latest(_PROCESS, '[30m]')} > {p.by('instance, engine', f'min_over_time({p.of(_PROCESS)}[30m])', 'min')}"
+_RESTARTED: Final = (
+    f"{_started(_PROCESS)} or ({_started('aie_engine_start_time_seconds')} unless on (job, instance, engine) {_SEEN})"
+)
+"""Of engines of any kind by their processes, and of those on other hosts by their pages. A page is later by as long as a model
+takes to load: it adds no second mark."""
 
 
 def positions(row: Sequence[Panel], top: int) -> list[models.GridPos]:
