@@ -9,11 +9,12 @@ And what nobody configured (such pages, and all of StatsD) leaves the last quart
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from aie_agent.currency import patience_s, valid_s, was_silent
+from aie_agent.places import Places
 from aie_agent.samples import Batch, HistogramPoint, Point, Tags
 from aie_agent.series import AnySeries, HistogramSeries, Series
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
@@ -89,6 +90,7 @@ class Store:
         self._retention_s = retention_s
         self._canonical = canonical
         self._series: dict[Key, AnySeries] = {}
+        self._places: defaultdict[str, Places] = defaultdict(Places)
         self._by_name: dict[str, dict[Tags, AnySeries]] = {}
         self._owners: dict[tuple[str, str], tuple[int, float]] = {}
         self._size = 0
@@ -150,33 +152,28 @@ class Store:
 
     def _take_points(self, batch: Batch, rank: int | None) -> int:
         """How many were taken. Nearly all are the next value of a series that is there: there are a thousand of these a second."""
-        source, time_s, known = batch.source, batch.time_s, self._series
+        source, time_s = batch.source, batch.time_s
+        if rank is not None:
+            return sum(self._take_ranked(point, batch, rank) for point in batch.points)
         until_s = time_s + patience_s(batch)
-        is_plain = source != "statsd"
         taken = 0
-        for point in batch.points:
-            name, kind, given, value, delta = point
-            tags = given if rank is None else self._admit(name, given, batch, rank)
-            if tags is None:
-                continue
-            series = known.get((name, tags))
-            if (
-                type(series) is Series
-                and is_plain
-                and not delta
-                and series.kind is kind
-                and series.source == source
-                and series.last_time_s <= time_s
-                and -_LARGEST <= value <= _LARGEST
-            ):
+        places = self._places[source].find(batch.points, self._series, self.layout)
+        for point, series in zip(batch.points, places, strict=True):
+            value = point.value
+            if series is not None and series.source == source and series.last_time_s <= time_s and -_LARGEST <= value <= _LARGEST:
                 series.value = value
                 series.last_time_s = time_s
                 series.valid_until_s = until_s
                 series.ring.append(time_s, value)
                 taken += 1
-            elif rank is not None or self._admit(name, tags, batch, rank) is not None:
-                taken += self._take_point(point, tags, batch)
+            elif self._admit(point.name, point.tags, batch, rank) is not None:
+                taken += self._take_point(point, point.tags, batch)
         return taken
+
+    def _take_ranked(self, point: Point, batch: Batch, rank: int) -> bool:
+        """Whether a point was taken of a source beside which there may be a better one."""
+        tags = self._admit(point.name, point.tags, batch, rank)
+        return tags is not None and self._take_point(point, tags, batch)
 
     def _admit(self, name: str, tags: Tags, batch: Batch, rank: int | None) -> Tags | None:
         """The labels under which a sample is kept, or None when a better source reports the metric of this engine. `rank` is the
