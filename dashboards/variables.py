@@ -14,6 +14,11 @@ from dashboards.promql import ENGINE, INSTANCE, JOB
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 """Of every panel and variable: which Prometheus is asked is chosen at the top of the board."""
 
+LABEL_VALUES: Final = 1
+"""The type of a query `label_values(series, label)`, as Grafana's data source numbers it. Without one, its editor opens empty."""
+_REF_ID: Final = "PrometheusVariableQueryEditor-VariableQuery"
+"""As that editor has it."""
+
 _ANY: Final = '__name__=~"aie_.+"'
 """Of an agent, or of an engine that is scraped directly where no agent is."""
 _KNOWN: Final = '__name__=~"aie_agent_info|aie_engine_info|aie_engine_requests_running"'
@@ -55,7 +60,7 @@ def query_variable(row: Variable) -> builders.QueryVariable:
         builders.QueryVariable(row.name.removeprefix("one_"))
         .label(row.label)
         .datasource(DATASOURCE)
-        .query({"query": row.query, "refId": f"Variable-{row.name}"})
+        .query({"qryType": LABEL_VALUES, "query": row.query, "refId": _REF_ID})
         .definition(row.query)
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.NATURAL_ASC)

@@ -36,6 +36,10 @@ _COLOURS: Final = frozenset({"red", "orange", "yellow", "green", "blue", "purple
 _KEPT: Final = re.compile(r"by \(([^)]*)\)")
 """What the outermost aggregation keeps: in each of our forms it stands first."""
 
+_LABEL_VALUES: Final = re.compile(r"label_values\((?:(.+),\s*)?([a-zA-Z_$][a-zA-Z0-9_]*)\)\s*")
+"""By which Grafana's data source tells the series and the label of a query of that type, of which 1 is the number: its
+packages/grafana-prometheus/src/types.ts (PromVariableQueryType) and migrations/variableMigration.ts."""
+
 FILES: Final = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
 TABLES: Final = pytest.mark.parametrize("table", BOARDS, ids=lambda table: table.name)
 
@@ -201,6 +205,20 @@ def test_every_variable_is_used_and_none_is_missing(path: Path) -> None:
     for variable in found["templating"]["list"][1:]:
         before = names[: names.index(variable["name"])]
         assert set(re.findall(r"\$([a-z]+)", variable["query"]["query"])) <= set(before), "depends on those before it"
+
+
+@FILES
+def test_variables_are_as_grafanas_editor_writes_them(path: Path) -> None:
+    """Of three keys, the type among them: without it the editor opens empty, and saves over the query what is in it."""
+    for variable in board(path)["templating"]["list"][1:]:
+        query = variable["query"]
+        assert query.keys() == {"qryType", "query", "refId"}
+        assert (query["qryType"], query["refId"]) == (1, "PrometheusVariableQueryEditor-VariableQuery")
+        assert variable["definition"] == query["query"]
+        told = _LABEL_VALUES.fullmatch(query["query"])
+        assert told is not None
+        assert told[2] == variable["name"]
+        assert re.fullmatch(r"\w*\{.+\}", told[1]), "a series, by its name or its labels"
 
 
 def test_variables_of_one_name_lead_to_each_other() -> None:
