@@ -38,9 +38,6 @@ SAID_S: Final = {
 OF_STARTS: Final = {"AieEngineRestarts"}
 """Looks back for the latest start there was, and counts: what is new has none."""
 
-EARLIER_S: Final = {"AieDriftNotWatched": 300, "AieAllocatorGap": 300}
-"""How much less suffices for what is new, as stands above the rule: its first look may have failed."""
-
 WORDS: Final = {
     "five": 5,
     "ten": 10,
@@ -92,7 +89,7 @@ def made(name: str) -> dict[str, Any]:
                 "interval": f"{STEP_S}s",
                 "input_series": [_new(each, duration_s(test["interval"]), until_s) for each in series],
                 "promql_expr_test": [
-                    {"expr": firing, "eval_time": f"{said_s - EARLIER_S.get(name, 0) - STEP_S}s", "exp_samples": []},
+                    {"expr": firing, "eval_time": f"{said_s - STEP_S}s", "exp_samples": []},
                     {
                         "expr": f"{firing} > bool 0",
                         "eval_time": f"{until_s}s",
