@@ -6,13 +6,14 @@ that listens on loopback shows them to who is on its host; the description of ea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import dashboard as models
 
-from dashboards.table import Panel
+from dashboards.table import Kind, Panel
 
 TAG: Final = "aie"
 _KEPT: Final = "${datasource:queryparam}&${job:queryparam}&${__url_time_range}"
@@ -25,6 +26,7 @@ _BOARDS: Final = {
     "gpu": ("instance", "gpu"),
 }
 """A board that one can be led to, and the labels of a series, or columns of a row, that choose there."""
+_BY: Final = re.compile(r"\bby \(([^)]*)\)")
 TITLES: Final = {
     "engine": "Its engine",
     "memory": "Its memory",
@@ -47,9 +49,25 @@ def of_series(panel: Panel) -> Iterator[builders.DashboardLink]:
     """Where a series of a panel leads."""
     if panel.link:
         yield builders.DashboardLink(TITLES[panel.link]).url(_board(panel.link, "__field.labels"))
-    for cause in panel.runbooks:
-        title = f"Runbook: {cause.replace('_', ' ')}"
-        yield builders.DashboardLink(title).url(f"http://${{__field.labels.instance}}/runbooks/{cause}").target_blank(True)
+    for name in panel.runbooks if says_which_agent(panel) else ():
+        title = f"Runbook: {name.replace('_', ' ')}"
+        yield builders.DashboardLink(title).url(f"http://${{__field.labels.instance}}/runbooks/{name}").target_blank(True)
+
+
+def says_which_agent(panel: Panel) -> bool:
+    """Whether its series keep the label by which an agent is found. The cells of a table have columns instead."""
+    return panel.kind not in (Kind.TABLE, Kind.TEXT) and all("instance" in _kept(query.expr) for query in panel.queries)
+
+
+def _kept(expr: str) -> list[str]:
+    """The labels of what a query returns: in each of our forms the outermost aggregation stands first; without any all are kept."""
+    found = _BY.search(expr)
+    return found[1].split(", ") if found else ["instance"]
+
+
+def page(name: str) -> str:
+    """Where the runbook of a cause or an alert stands in the source tree."""
+    return f"alerts/aie_alerts/runbooks/{name}.md" if name.startswith("Aie") else f"docs/runbooks/{name}.md"
 
 
 def to_boards() -> builders.DashboardLink:

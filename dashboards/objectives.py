@@ -11,9 +11,10 @@ FILE: Final = Path(__file__).resolve().parents[1] / "alerts" / "objectives.toml"
 
 class Objective(NamedTuple):
     """A promise: of requests, a share `target` within the first of `bounds_s` that an engine's page has, or ended without one of
-    `bad` outcomes; or, with neither, of time."""
+    `bad` outcomes; or, with neither, of time. `alert` says when it is missed."""
 
     name: str
+    alert: str
     title: str
     metric: str
     target: float
@@ -48,6 +49,7 @@ def objectives(text: str) -> tuple[Objective, ...]:
 def _objective(table: dict[str, Any]) -> Objective:
     return Objective(
         table["name"],
+        table["alert"],
         table["title"],
         table["metric"],
         table["objective"],

@@ -49,8 +49,13 @@ def description(panel: Panel) -> str:
     if panel.empty:
         parts.append(f"Empty: {panel.empty}.")
     if panel.runbooks:
-        pages = ", ".join(f"`docs/runbooks/{cause}.md`" for cause in panel.runbooks)
-        parts.append(f"Runbooks: {pages}; a click on a series leads to the agent's copy.")
+        pages = ", ".join(f"`{links.page(name)}`" for name in panel.runbooks)
+        copy = (
+            "a click on a series leads to the agent's copy"
+            if links.says_which_agent(panel)
+            else "each agent serves them at /runbooks/NAME"
+        )
+        parts.append(f"Runbooks: {pages}; {copy}.")
     return "\n\n".join(parts)
 
 

@@ -87,8 +87,9 @@ class Column(NamedTuple):
 class Panel:
     """One panel. `question` is what it answers, in a sentence; `empty` is what it means, and what to do, when it shows nothing.
 
-    `runbooks` are causes whose pages help: its series lead there, so they need the label `instance`. `trouble`: shows something
-    only where something is wrong. `why` is the reason of a panel that no test can fill. `colours` are those of the queries.
+    `runbooks` are causes and alerts whose pages help: the description names them, and series that say which agent they are of lead
+    there. `trouble`: shows something only where something is wrong. `why` is the reason of a panel that no test can fill. `colours`
+    are those of the queries.
     """
 
     title: str

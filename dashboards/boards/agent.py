@@ -22,13 +22,20 @@ _FAILS: Final = f"{p.by('instance, source', p.of('aie_agent_source_up'), 'max')}
 _ANSWER: Final = Row(
     "",
     (
-        stat("Agents", "How many agents answer?", "none", Query(p.by("", p.of("aie_agent_info"), "count"), "{{job}}")),
+        stat(
+            "Agents",
+            "How many agents answer?",
+            "none",
+            Query(p.by("", p.of("aie_agent_info"), "count"), "{{job}}"),
+            runbooks=("AieAgentAbsent",),
+        ),
         stat(
             "Agents that do not answer",
             "Are there hosts of which Prometheus hears nothing?",
             "none",
             Query(p.agents_down(), "{{job}}"),
             steps=HEALTHY,
+            runbooks=("AieAgentDown", "AieAgentRestarts"),
         ),
         stat(
             "Sources that fail",
@@ -36,6 +43,7 @@ _ANSWER: Final = Row(
             "none",
             Query(p.by("", f"{p.of('aie_agent_source_up')} == bool 0"), "{{job}}"),
             steps=NOTABLE,
+            runbooks=("AieAgentBlind",),
         ),
         stat(
             "Series refused a second",
@@ -43,6 +51,7 @@ _ANSWER: Final = Row(
             "short",
             Query(p.total("aie_agent_samples_refused_total", ""), "{{job}}"),
             steps=(Step(None, "green"), Step(0.001, "orange")),
+            runbooks=("AieAgentSeriesRefused",),
         ),
         stat(
             "CPU, busiest agent",
@@ -75,6 +84,7 @@ _ANSWER: Final = Row(
             empty="all sources work",
             trouble=True,
             height=7,
+            runbooks=("agent_blind", "AieAgentBlind"),
         ),
     ),
 )
@@ -102,7 +112,7 @@ _COST: Final = Row(
             "percentunit",
             Query(p.by(_I, p.share(p.of("aie_agent_series"), p.of("aie_agent_series_limit")), "max"), p.OF_HOST),
             most=1,
-            runbooks=("series_refused",),
+            runbooks=("series_refused", "AieAgentSeriesNearLimit"),
         ),
         lines(
             "Time in sources",
@@ -118,6 +128,7 @@ _COST: Final = Row(
             steps=(Step(None, "transparent"), Step(0.01, "red")),
             situation=_P,
             empty=_PROBED,
+            runbooks=("AieAgentProbesCostly", "AieAgentProbesDetached"),
         ),
         lines(
             "Time in NVML",
@@ -144,7 +155,7 @@ _INPUT: Final = Row(
             "What is not taken into the store, and why?",
             "short",
             Query(p.total("aie_agent_samples_refused_total", "instance, reason"), "{{reason}} ({{instance}})"),
-            runbooks=("series_refused",),
+            runbooks=("series_refused", "AieAgentSeriesRefused"),
         ),
         lines(
             "Refused of engines' pages",
@@ -172,6 +183,7 @@ _INPUT: Final = Row(
             colours=("orange", "red", "purple"),
             situation=Situation.FAULTS,
             empty="nothing was ever lost",
+            runbooks=("AieAgentInputDropped",),
         ),
         table(
             "Rules that engines' pages break",
@@ -218,6 +230,7 @@ _OUTPUT: Final = Row(
             words=_SPANS,
             situation=Situation.HOOKS,
             empty="no engine here pushes spans itself",
+            runbooks=("AieEngineSpansLost",),
         ),
     ),
 )
@@ -249,7 +262,7 @@ _PROBES: Final = Row(
             Query(p.by(_I, p.of("aie_agent_bpf_starts_total"), "max"), p.OF_HOST),
             situation=_P,
             empty=_PROBED,
-            runbooks=_BLIND,
+            runbooks=(*_BLIND, "AieAgentProbeChildRestarts"),
         ),
         lines(
             "Events lost",
@@ -259,6 +272,7 @@ _PROBES: Final = Row(
             situation=Situation.NOT_HERE,
             why="needs a map of the kernel to overflow, which takes more than a test may take of its host",
             empty="nothing was ever lost",
+            runbooks=("AieAgentProbeEventsLost",),
         ),
     ),
     folded=True,

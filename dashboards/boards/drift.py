@@ -40,6 +40,7 @@ _ANSWER: Final = Row(
             Query(p.by("", p.of("aie_drift_watching", p.MODEL)), "{{job}}"),
             situation=_H,
             empty=_HOOKED,
+            runbooks=("AieDriftNotWatched",),
         ),
         stat(
             "Answers looked at a second",

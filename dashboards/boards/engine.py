@@ -176,7 +176,7 @@ _LIMITS: Final = Row(
             "percentunit",
             Query(p.by(_E, p.of("aie_engine_kv_usage_ratio", p.MODEL), "max"), p.OF_ENGINE),
             most=1,
-            runbooks=("kv_preemption", "kv_accounting"),
+            runbooks=("kv_preemption", "kv_accounting", "AieKvCacheFull"),
         ),
         lines(
             "Preemptions a second",
@@ -277,7 +277,7 @@ _REQUESTS: Final = Row(
             steps=(Step(None, "transparent"), Step(60, "red")),
             width=12,
             empty="this engine's page does not tell",
-            runbooks=("engine_hung", "engine_stopped"),
+            runbooks=("engine_hung", "engine_stopped", "AieEngineStalled"),
         ),
     ),
     folded=True,

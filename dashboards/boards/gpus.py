@@ -68,6 +68,7 @@ _ANSWER: Final = Row(
             Query(p.by("", p.of("aie_gpu_present")), "{{job}}"),
             situation=_S,
             empty=_NONE,
+            runbooks=("AieGpuAbsent",),
         ),
         stat(
             "GPUs that do not answer",
@@ -77,6 +78,7 @@ _ANSWER: Final = Row(
             situation=_S,
             steps=HEALTHY,
             empty=_NONE,
+            runbooks=("AieGpuMissing",),
         ),
         stat(
             "XIDs in the time shown",
@@ -157,7 +159,7 @@ _WRONG: Final = Row(
             width=12,
             situation=_F,
             empty="all answer",
-            runbooks=("gpu_lost",),
+            runbooks=("gpu_lost", "AieGpuLost"),
             trouble=True,
         ),
         xids.xid_table(
@@ -178,7 +180,7 @@ _WRONG: Final = Row(
             most=1,
             situation=_F,
             empty="none is",
-            runbooks=("gpu_thermal", "gpu_power_brake"),
+            runbooks=("gpu_thermal", "gpu_power_brake", "AieGpuThrottled"),
             trouble=True,
         ),
         lines(
@@ -188,7 +190,7 @@ _WRONG: Final = Row(
             Query(_LANES_MISSING, p.OF_GPU),
             situation=_F,
             empty="none is missing",
-            runbooks=("gpu_link_width", "gpu_slot_width"),
+            runbooks=("gpu_link_width", "gpu_slot_width", "AieGpuLinkWidth"),
             trouble=True,
         ),
         lines(
@@ -198,7 +200,7 @@ _WRONG: Final = Row(
             Query(_GENERATIONS_MISSING, p.OF_GPU),
             situation=_F,
             empty="none is missing",
-            runbooks=("gpu_link_generation",),
+            runbooks=("gpu_link_generation", "AieGpuLinkGeneration"),
             trouble=True,
         ),
         lines(
@@ -211,7 +213,7 @@ _WRONG: Final = Row(
             ),
             situation=_S,
             empty=_NONE,
-            runbooks=("gpu_ecc", "gpu_xid_memory"),
+            runbooks=("gpu_ecc", "gpu_xid_memory", "AieGpuEccUncorrected"),
         ),
         lines(
             "Rows of memory replaced",
@@ -231,7 +233,7 @@ _WRONG: Final = Row(
             colours=("orange", "red"),
             situation=_S,
             empty="before Ampere pages were retired instead",
-            runbooks=("gpu_row_remap", "gpu_row_remap_failed"),
+            runbooks=("gpu_row_remap", "gpu_row_remap_failed", "AieGpuRowRemapPending", "AieGpuRowRemapFailed"),
         ),
         lines(
             "Orphan processes",
@@ -240,7 +242,7 @@ _WRONG: Final = Row(
             Query(p.by(_G, p.of("aie_gpu_orphan_processes", p.GPU), "max"), p.OF_GPU),
             situation=_S,
             empty=_NONE,
-            runbooks=("gpu_orphan",),
+            runbooks=("gpu_orphan", "AieGpuOrphans"),
         ),
         lines(
             "NVLink errors a second",

@@ -47,6 +47,7 @@ _ANSWER: Final = Row(
             steps=_SOON,
             situation=Situation.HOOKS,
             empty="nothing leaks",
+            runbooks=("AieMemoryFullSoon",),
         ),
         stat(
             "Out of memory",
@@ -127,7 +128,7 @@ _LINES: Final = Row(
                 _OF_DEVICE,
             ),
             empty=_NO_ALLOCATOR,
-            runbooks=("memory_fragmentation",),
+            runbooks=("memory_fragmentation", "AieAllocatorGap"),
         ),
         lines(
             "Unknown to the allocator",
@@ -145,6 +146,7 @@ _LINES: Final = Row(
             "bytes",
             Query(p.by(_DEVICE, p.of("aie_engine_memory_physical_bytes", p.ENGINE)), _OF_DEVICE),
             empty="no engine's process is known",
+            runbooks=("AieMemoryGrows", "AieMemoryNearlyFull"),
         ),
         lines(
             "Parts of what is reserved",
@@ -167,7 +169,7 @@ _LINES: Final = Row(
             colours=("orange", "red"),
             situation=Situation.HOOKS,
             empty=_NO_ALLOCATOR,
-            runbooks=("cuda_oom", "out_of_memory"),
+            runbooks=("cuda_oom", "out_of_memory", "AieAllocatorRetries"),
         ),
     ),
 )
@@ -273,7 +275,7 @@ _HOST: Final = Row(
             colours=("blue", "red"),
             situation=Situation.LIMITS,
             empty="no limit is set",
-            runbooks=("oom_killed",),
+            runbooks=("oom_killed", "AieMemoryNearlyFull"),
         ),
     ),
 )

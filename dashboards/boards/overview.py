@@ -52,6 +52,7 @@ _ANSWER: Final = Row(
             Query(p.by("", f"{p.of('aie_engine_up')} == bool 0"), "{{job}}"),
             steps=HEALTHY,
             empty="no engine's process was seen yet",
+            runbooks=("engine_down", "AieEngineVanished", "AieEngineAbsent"),
         ),
         stat(
             "GPUs that do not answer",
@@ -75,6 +76,7 @@ _ANSWER: Final = Row(
             "none",
             Query(p.agents_down(), "{{job}}"),
             steps=HEALTHY,
+            runbooks=("AieAgentDown", "AieAgentAbsent"),
         ),
         table(
             "What is wrong now",

@@ -70,6 +70,11 @@ def _empty(objective: Objective) -> str:
     return _NO_PROCESS if objective.of_time else _NOTHING
 
 
+def _runbooks(objective: Objective) -> tuple[str, str]:
+    """Of the alert that it is missed, and of the one that nothing tells whether it is."""
+    return objective.alert, "AieSloNotMeasured"
+
+
 def _left(objective: Objective, width: int) -> Panel:
     return stat(
         objective.title,
@@ -80,6 +85,7 @@ def _left(objective: Objective, width: int) -> Panel:
         height=5,
         steps=_LEFT,
         empty=_empty(objective),
+        runbooks=_runbooks(objective),
     )
 
 
@@ -103,6 +109,7 @@ def _row(objective: Objective) -> Row:
         steps=(Step(None, "transparent"), Step(1, "text"), Step(14.4, "red")),
         width=9,
         empty=_empty(objective),
+        runbooks=_runbooks(objective),
     )
     return Row(f"{objective.title}: {objective.promise}", (kept, burning, _behind(objective)))
 
@@ -116,7 +123,7 @@ def _behind(objective: Objective) -> Panel:
             Query(expr, p.OF_ENGINE),
             width=9,
             most=1,
-            runbooks=("engine_down",),
+            runbooks=("engine_down", "AieEngineRestarts"),
             empty=_NO_PROCESS,
         )
     if objective.bad:

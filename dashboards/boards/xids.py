@@ -30,6 +30,10 @@ def total(labels: str) -> str:
     return f"{p.by(labels, TIMES)} or 0 * {p.by(labels, p.of('aie_gpu_up', p.GPU), 'max')}"
 
 
+_FAMILIES: Final = ("Application", "Memory", "Link", "Gpu", "Driver", "Report", "Unknown", "Unseen")
+"""Of the alerts about XIDs: by what to do, and where none can be seen."""
+
+
 def xid_table(question: str, *columns: Column, width: int) -> Panel:
     """A row for each number of each GPU."""
     return table(
@@ -46,5 +50,6 @@ def xid_table(question: str, *columns: Column, width: int) -> Panel:
         width=width,
         situation=Situation.FAULTS,
         empty="no XID",
+        runbooks=tuple(f"AieGpuXid{family}" for family in _FAMILIES),
         trouble=True,
     )

@@ -15,6 +15,7 @@ import pytest
 from aie_telemetry.exposition import PageParser
 from dashboards.boards import BOARDS
 from dashboards.boards.overview import FINDINGS, HISTORY
+from dashboards.links import says_which_agent
 from dashboards.table import Board, Kind, Situation
 from dashboards.variables import VARIABLES
 from tests.e2e.programs import eventually, get
@@ -58,7 +59,7 @@ def _assert_labels(ask: Ask, found: list[dict[str, Any]]) -> None:
     if ask.panel.kind is Kind.TABLE and ask.query is ask.panel.queries[0]:
         columns = {column.field for column in ask.panel.columns if not column.field.startswith("Value")}
         assert columns <= labels | {"reason"}, (str(ask), labels)  # of what is well there is none
-    if ask.panel.runbooks or ask.panel.link:
+    if ask.panel.link or (ask.panel.runbooks and says_which_agent(ask.panel)):
         assert "instance" in labels, str(ask)
     if ask.panel.kind is Kind.STAT and "__" not in ask.query.legend and ask.board.name != "slo":
         assert len(found) == 1, f"{ask}: one number for one job and agent: {found}"

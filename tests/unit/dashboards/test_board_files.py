@@ -18,7 +18,6 @@ from grafana_foundation_sdk.models import units
 from dashboards import build
 from dashboards.assemble import board_json, positions
 from dashboards.boards import BOARDS
-from dashboards.links import TITLES
 from dashboards.table import Board, Kind, Panel, Row, Situation
 from dashboards.variables import VARIABLES
 from tests.fakes.board_files import JSON_FILES, board, panels
@@ -249,15 +248,6 @@ def _links(panel: dict[str, Any]) -> list[dict[str, Any]]:
     config = panel["fieldConfig"] if panel["type"] != "text" else {"defaults": {}, "overrides": []}
     overridden = [each["value"] for rule in config["overrides"] for each in rule["properties"] if each["id"] == "links"]
     return [*config["defaults"].get("links", ()), *itertools.chain(*overridden)]
-
-
-@TABLES
-def test_runbooks_are_there(table: Board) -> None:
-    for panel in table.panels:
-        for cause in panel.runbooks:
-            assert (ROOT / "docs" / "runbooks" / f"{cause}.md").is_file(), (panel.title, cause)
-            assert all("instance" in query.expr for query in panel.queries)
-        assert not panel.link or panel.link in TITLES
 
 
 @TABLES
