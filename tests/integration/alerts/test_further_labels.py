@@ -1,5 +1,5 @@
-"""Every promtool test again, on targets with further labels, as the Prometheus Operator and static configurations give them, and with
-the windows of Prometheus 3. Each verdict must be as without: no alert more, none less, each with its labels.
+"""Every promtool test again, on targets with further labels, as the Prometheus Operator and static configurations give them, and
+with the windows of Prometheus 3. Each verdict must be as without: no alert more, none less, each with its labels.
 
 promtool is of Prometheus 2, whose windows hold the sample that is just as old as they are long. Those of Prometheus 3 do not. Times
 are whole milliseconds, so a window that is one shorter holds the same samples. (Not tried: Prometheus 3 has a sample
