@@ -147,11 +147,11 @@ class TestXids:
         assert found.evidence[0].text == f"XID {own.number} came 2 times since the agent started (limit 0)"
 
     @pytest.mark.parametrize("family", XID_FAMILIES)
-    def test_no_family_is_told_of_what_is_another_ones_is_old_or_was_before(self, family: str) -> None:
+    def test_no_family_is_told_of_what_is_another_ones_or_is_old(self, family: str) -> None:
         world = CauseWorld(gpus=[gpu(0)])
         own = [each.number for each in XIDS if each.blame == family] or [999]
         others = [each.number for each in XIDS if each.blame != family]
-        rows = [xid(number, 700, 1) for number in own[:1]] + [xid(number, 5, 0) for number in own[1:]]
+        rows = [xid(number, 700, 1) for number in own[:1]] + [xid(number, 700, 0) for number in own[1:]]
         world.live(1, {key: value for row in (*rows, *(xid(number, 5, 1) for number in others)) for key, value in row.items()})
         told = {each.cause for each in world.subjects(gpu_xids)}
         assert f"gpu_xid_{family}" not in told
@@ -162,11 +162,21 @@ class TestXids:
         explained = EXPLAINS.get(f"gpu_xid_{family}", frozenset())
         assert bool(explained & {"engine_hung", "engine_down"}) == (family not in ("report", "application"))
 
-    def test_what_is_old_or_of_before_is_no_news(self) -> None:
+    def test_what_is_old_is_no_news(self) -> None:
         world = CauseWorld(gpus=[gpu(0)])
-        world.live(1, xid(79, 700, 1) | xid(48, 5, 0))  # long ago; before the agent started
+        world.live(1, xid(79, 700, 1) | xid(48, 700, 0) | {"aie_gpu_xid_errors_total gpu=0 xid=31": 0})
         assert world.subjects(gpu_xids) == []
         assert CauseWorld(gpus=[gpu(0)]).subjects(gpu_xids) == []
+
+    def test_one_that_came_while_no_agent_ran_is_told(self) -> None:
+        world = CauseWorld(gpus=[gpu(0)])
+        world.live(1, xid(48, 90, 0) | xid(64, 20, 1))
+        (found,) = world.subjects(gpu_xids)
+        assert (found.cause, found.severity, found.since_s) == ("gpu_xid_memory", "critical", BEGIN_S - 90)
+        assert [(each.text, each.metric) for each in found.evidence] == [
+            ("XID 64 came once since the agent started (limit 0)", "aie_gpu_xid_errors_total"),
+            ("XID 48 came before the agent started, 91 s ago (limit 0)", "aie_gpu_xid_last_timestamp_seconds"),
+        ]
 
     def test_a_gpu_that_nvml_never_showed(self) -> None:
         world = CauseWorld()

@@ -2,8 +2,8 @@
 
 Both are exact: nothing is estimated, and there is no false alarm as long as the driver tells the truth. A GPU that was given back
 on purpose (SIGUSR1), or of which nobody can be asked since the driver cannot be used at all, is not lost: the latter is
-`agent_blind`. XIDs are told for `RECENT_S`: what they mean and what to do is NVIDIA's catalogue (`aie_telemetry/xids.py`). Those
-of which an application is to blame are information: the GPU is well.
+`agent_blind`. XIDs are told for `RECENT_S`, also those that came while no agent ran: what they mean and what to do is NVIDIA's
+catalogue (`aie_telemetry/xids.py`). Those of which an application is to blame are information: the GPU is well.
 """
 
 from __future__ import annotations
@@ -79,22 +79,25 @@ def gpu_xids(view: View, now_s: float) -> list[Finding]:
         known = BY_NUMBER.get(came.number)
         families.setdefault((gpu, "unknown" if known is None else known.blame), []).append(came)
     return [
-        _of_family(gpu, titles.get(gpu, f"GPU {gpu}"), family, sorted(came, key=lambda each: (_RANK[each.severity], -each.last_s)))
+        _of_family(gpu, titles.get(gpu, f"GPU {gpu}"), family, sorted(came, key=_worst_first), now_s)
         for (gpu, family), came in families.items()
     ]
 
 
+def _worst_first(came: _Came) -> tuple[int, float]:
+    return _RANK[came.severity], -came.last_s
+
+
 def _recent(view: View, now_s: float) -> Iterator[tuple[str, _Came]]:
-    """What was counted since the agent started, and came lately; by what the GPU is called in the metrics."""
+    """What came lately, by what the GPU is called in the metrics; `times` is 0 where it came before the agent started."""
     for series in live(view.store.scalars(LAST), now_s):
         tags = dict(series.tags)
         if now_s - series.value <= RECENT_S:
             times = view.store.current(XIDS, now_s, gpu=tags["gpu"], xid=tags["xid"])
-            if times:
-                yield tags["gpu"], _Came(int(tags["xid"]), series.value, times)
+            yield tags["gpu"], _Came(int(tags["xid"]), series.value, times or 0.0)
 
 
-def _of_family(gpu: str, name: str, family: str, came: list[_Came]) -> Finding:
+def _of_family(gpu: str, name: str, family: str, came: list[_Came], now_s: float) -> Finding:
     worst = came[0]
     known = BY_NUMBER.get(worst.number)
     return Finding(
@@ -104,12 +107,18 @@ def _of_family(gpu: str, name: str, family: str, came: list[_Came]) -> Finding:
         since_s=min(each.last_s for each in came),
         summary=f"{name}: XID {worst.number}: {known.meaning if known else 'an error of the GPU or its driver'}",
         evidence=tuple(
-            Evidence(text=f"XID {each.number} came {_times(each.times)} since the agent started (limit 0)", metric=XIDS)
+            Evidence(text=f"XID {each.number} came {_since(each, now_s)} (limit 0)", metric=XIDS if each.times else LAST)
             for each in came
         ),
         advice=known.action if known else "Look it up in NVIDIA's XID catalogue.",
         runbook=f"docs/runbooks/gpu_xid_{family}.md",
     )
+
+
+def _since(came: _Came, now_s: float) -> str:
+    if came.times:
+        return f"{_times(came.times)} since the agent started"
+    return f"before the agent started, {now_s - came.last_s:.0f} s ago"
 
 
 def _times(number: float) -> str:
