@@ -27,6 +27,23 @@ SIGNS: Final = (
 )
 """Metrics that only an engine that computes can move, the most telling first."""
 
+
+class Stale(NamedTuple):
+    """Of a page that shows requests running when none does any more: on pages with one of `families` it ends within `for_s`, on
+    others nobody knows when."""
+
+    for_s: float
+    families: frozenset[str]
+
+
+STALE: Final[Mapping[str, Stale]] = {
+    # The scheduler's gauges are written with its log lines: the last one before it falls idle has the requests that end in that
+    # step, and stays for 30 s (sglang#26495; mended by #31517). One that sleeps while idle wakes once a second. Versions older than
+    # these families may never write them while idle.
+    "sglang": Stale(35.0, frozenset({"sglang:num_grammar_queue_reqs", "sglang:realtime_tokens_total"})),
+}
+"""By the kind of engine (`aie_engine_info`)."""
+
 Numbers = Mapping[Any, float]
 """By whatever tells them apart: they are only ever compared with those of the page before."""
 
@@ -45,12 +62,14 @@ class ReplicaSigns(NamedTuple):
 
 class PageSigns(NamedTuple):
     """What one page says. `stepwise` are the metrics that move with every step of the model loop, None for all of them; `beats` are
-    numbers that do and are no metric; `replicas` are by name, those only that the page tells apart."""
+    numbers that do and are no metric; `replicas` are by name, those only that the page tells apart; `stale_s` is for how long it
+    may show requests running when none does any more, infinite where nobody knows."""
 
     stepwise: frozenset[str] | None = None
     beats: Numbers = _NONE
     is_paused: bool = False
     replicas: Mapping[str, ReplicaSigns] = _NONE
+    stale_s: float = 0.0
 
 
 class ReplicaState(NamedTuple):
@@ -75,6 +94,7 @@ class Progress(NamedTuple):
     beat_s: float | None = None
     paused_s: float | None = None
     replicas: tuple[ReplicaState, ...] = ()
+    stale_s: float = 0.0
 
 
 class PageWatch:
@@ -99,6 +119,7 @@ class PageWatch:
                 _followed(name, now_s, waited_s, now, old.get(name), states.get(name))
                 for name, now in sorted(signs.replicas.items())
             ),
+            signs.stale_s,
         )
         self._before = signs
         return self._progress

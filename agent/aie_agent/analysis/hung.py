@@ -1,6 +1,10 @@
 """When an engine hangs, whatever its health page says: requests run and nothing moves, in all of it or in one of its replicas; its
 page does not answer while it lives; or one of its processes is stopped.
 
+Where a page goes on to show requests running when none does any more (`progress.STALE`: SGLang, for half a minute), that time is
+waited for first; where nobody knows when that ends, requests that run prove nothing, and the engine is judged only by whether its
+page answers and its processes run.
+
 The rule has no statistics. It raises no false alarm as long as an engine with a request running shows one sign of life within
 `hung_after`: any change of any series in `SIGNS`, and whatever else its page has that moves with every step (`Progress`). Chunked
 prefill, load spikes, long queues, restarts (a counter that falls has moved) and gaps between scrapes all do. A page that does not
@@ -35,6 +39,8 @@ from aie_telemetry.api import Evidence, Finding
 
 SYNC_WAIT: Final = "aie_cuda_sync_longest_wait_seconds"
 SYNC_WAIT_S: Final = 5.0
+FRESH_S: Final = 5.0
+"""A page that may show requests that have ended is believed for so long after something moved."""
 CAUSE: Final = "engine_hung"
 
 _NOW_AND_THEN: Final = (
@@ -62,11 +68,13 @@ _NOT_SEEN: Final = {
 
 
 class _Stalled(NamedTuple):
-    """Requests run and nothing moves: since when, how many run, and in which replicas (none where it is all of the engine)."""
+    """Requests run and nothing moves: since when, how many run, how long that must be, and in which replicas (none where it is all
+    of the engine)."""
 
     since_s: float
     running: float
     tokens: float
+    limit_s: float
     replicas: tuple[str, ...] = ()
 
 
@@ -77,14 +85,15 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     limit_s = view.limits.hung_after_s
     processes = view.processes(engine)
     stopped = [process for process in processes if process.state in _STOPPED]
-    stalled = _stalled(view, engine, now_s, now_s) or _stalled_replicas(view.progress(engine), now_s, limit_s)
+    progress = view.progress(engine)
+    flat_s = limit_s + (progress.stale_s if progress is not None else 0.0)
+    stalled = _stalled(view, engine, now_s, now_s, flat_s) or _stalled_replicas(progress, now_s, limit_s)
     silent_s = _silent_since(view, engine, now_s)
     halted_s = [process.state_since_s for process in stopped if now_s - process.state_since_s >= limit_s]
     if stalled is None and silent_s is None and not halted_s:
         return None
     if stalled is None and silent_s is not None:
-        # What its page said last may be old, and still tells what it was at when it fell silent.
-        stalled = _stalled(view, engine, now_s, silent_s)
+        stalled = _before_silence(view, engine, now_s, silent_s)
     stacks = view.stacks(engine, CAUSE) or Stacks()
     moments = [*halted_s, *([stalled.since_s] if stalled else []), *([silent_s] if silent_s is not None else [])]
     return Finding(
@@ -103,9 +112,19 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
-def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled | None:
-    """Whether requests ran and nothing moved over the last `hung_after` seconds; the gauge must have been current at `fresh_s`."""
-    start_s = now_s - view.limits.hung_after_s
+def _before_silence(view: View, engine: str, now_s: float, silent_s: float) -> _Stalled | None:
+    """What its page said last may be old, and still tells what it was at when it fell silent. Requests that may have ended before
+    are none: the page must have moved just then, or have stood for longer than it may show them."""
+    stalled = _stalled(view, engine, now_s, silent_s, view.limits.hung_after_s)
+    progress = view.progress(engine)
+    if stalled is None or progress is None:
+        return stalled
+    return stalled if not FRESH_S < silent_s - stalled.since_s < progress.stale_s else None
+
+
+def _stalled(view: View, engine: str, now_s: float, fresh_s: float, limit_s: float) -> _Stalled | None:
+    """Whether requests ran and nothing moved over the last `limit_s` seconds; the gauge must have been current at `fresh_s`."""
+    start_s = now_s - limit_s
     store = view.store
     running = [series for series in store.scalars(RUNNING, engine=engine) if series.valid_until_s >= fresh_s and series.value > 0]
     tokens = store.scalars(TOKENS, engine=engine)
@@ -124,7 +143,8 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float) -> _Stalled 
     if progress is not None and progress.beat_s is not None:
         moves.append(progress.beat_s)
     idle = [_busy_from_s(series) for series in busy]
-    return _Stalled(max([*moves, min(idle)]), sum(series.value for series in busy), sum(series.value for series in tokens))
+    in_it, generated = sum(series.value for series in busy), sum(series.value for series in tokens)
+    return _Stalled(max([*moves, min(idle)]), in_it, generated, limit_s)
 
 
 def _signs(view: View, engine: str) -> Iterator[AnySeries]:
@@ -136,22 +156,25 @@ def _signs(view: View, engine: str) -> Iterator[AnySeries]:
 
 
 def _stalled_replicas(progress: Progress | None, now_s: float, limit_s: float) -> _Stalled | None:
-    """Replicas in which requests ran and nothing moved over the last `limit_s` seconds, while others of the engine go on."""
+    """Replicas in which requests ran and nothing moved over the last `limit_s` seconds, and those in which the page may show
+    requests that have ended, while others of the engine go on."""
     if progress is None or len(progress.replicas) < 2 or _is_paused(progress, now_s - limit_s):
         return None
     if now_s - progress.time_s > limit_s / 2:
         return None  # too old to say what is
-    hung = [each for each in progress.replicas if each.is_stepwise and _is_flat(each, now_s, limit_s)]
+    flat_s = limit_s + progress.stale_s
+    hung = [each for each in progress.replicas if each.is_stepwise and _is_flat(each, now_s, flat_s, limit_s / 2)]
     if not hung:
         return None
     since_s = min(max(each.moved_s, each.busy_since_s) for each in hung)
     names = tuple(each.name for each in hung)
-    return _Stalled(since_s, sum(each.running for each in hung), sum(each.tokens for each in hung), names)
+    return _Stalled(since_s, sum(each.running for each in hung), sum(each.tokens for each in hung), flat_s, names)
 
 
-def _is_flat(replica: ReplicaState, now_s: float, limit_s: float) -> bool:
+def _is_flat(replica: ReplicaState, now_s: float, flat_s: float, most_apart_s: float) -> bool:
     """As `_runs_since`, looks that are too far apart say nothing of the time between them."""
-    return replica.running > 0 and now_s - max(replica.moved_s, replica.busy_since_s) >= limit_s and replica.apart_s <= limit_s / 2
+    is_long = now_s - max(replica.moved_s, replica.busy_since_s) >= flat_s
+    return replica.running > 0 and is_long and replica.apart_s <= most_apart_s
 
 
 def _is_paused(progress: Progress | None, start_s: float) -> bool:
@@ -251,7 +274,7 @@ def _evidence(
     if stalled is not None:
         flat = now_s - stalled.since_s
         where = f" in replica {', '.join(stalled.replicas)}" if stalled.replicas else ""
-        stood = f"stand at {stalled.tokens:.0f} for {flat:.0f} s (limit {limit_s:g} s)"
+        stood = f"stand at {stalled.tokens:.0f} for {flat:.0f} s (limit {stalled.limit_s:g} s)"
         text = f"generated tokens{where} {stood}, and so do prompts and steps"
         yield Evidence(text=text, metric=TOKENS)
         when = "all that time" if silent_s is None else "when its page was last read"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fixtures.pages import render
 
-from aie_agent.analysis.findings import Limits, View
+from aie_agent.analysis.findings import Limits, ProcessState, View
 from aie_agent.analysis.hung import engine_hung
-from aie_agent.progress import PageWatch, Progress
+from aie_agent.progress import STALE, PageWatch, Progress
 from aie_agent.samples import Batch
 from aie_agent.sources.pages.reader import PageReader
 from aie_agent.sources.pages.signs import MAX_REPLICAS
@@ -21,6 +21,7 @@ from aie_telemetry.api import Finding
 PAGES = Path(render.__file__).parent
 BEGIN_S = 1000.0
 LIMIT_S = 30.0
+STALE_S = STALE["sglang"].for_s
 
 
 class World:
@@ -29,13 +30,15 @@ class World:
     def __init__(self) -> None:
         self.store = Store(max_series=5000, retention_s=300.0)
         self.progress: Progress | None = None
+        self.silent_s: float | None = None
+        self.processes: list[ProcessState] = []
         self._reader, self._watch = PageReader("e"), PageWatch()
         self.view = View(
             store=self.store,
             engines=["e"],
             state=lambda _: "up",
-            processes=lambda _: [],
-            unanswered_since_s=lambda _: None,
+            processes=lambda _: self.processes,
+            unanswered_since_s=lambda _: self.silent_s,
             progress=lambda _: self.progress,
             limits=Limits(LIMIT_S),
         )
@@ -77,10 +80,11 @@ def recorded(name: str, *values: tuple[str, float]) -> str:
 def test_a_page_that_stands_still_with_requests_running(page: str, running: str) -> None:
     """Each of these has something that moves with every step."""
     world = World()
-    found = world.run(lambda _: recorded(page, (running, 2)), range(40))
-    assert not any(found[:30])
-    assert all(found[30:])
-    assert not any(World().run(lambda _: recorded(page, (running, 0)), range(40)))
+    begins = int(LIMIT_S + (STALE_S if page.startswith("sglang") else 0.0))
+    found = world.run(lambda _: recorded(page, (running, 2)), range(begins + 10))
+    assert not any(found[:begins])
+    assert all(found[begins:])
+    assert not any(World().run(lambda _: recorded(page, (running, 0)), range(begins + 10)))
 
 
 @pytest.mark.parametrize("page", ["sglang-0.4", "tensorrt-llm-1.3", "triton-24-trtllm", "llama.cpp-b4000"])
@@ -165,8 +169,11 @@ def test_a_page_cannot_make_up_replicas() -> None:
     assert {each.name for each in world.progress.replicas} == {str(at) for at in range(MAX_REPLICAS)}
 
 
-def sglang(*replicas: tuple[int, int, float], ended: int = 0, realtime: bool = False) -> str:
-    """Requests running, tokens generated, and tokens in use of each replica; the front end counts requests that `ended`."""
+def sglang(
+    *replicas: tuple[int, int, float], ended: int = 0, realtime: bool = False, in_step: bool = False, old: bool = False
+) -> str:
+    """Requests running, tokens generated, and tokens in use of each replica; the front end counts requests that `ended`. `in_step`
+    is attention in data parallel, `old` a version that may never say that it fell idle."""
     lines = [
         f'sglang:generation_tokens_total{{model_name="m"}} {200 * ended}',
         f'sglang:num_requests_total{{model_name="m"}} {ended}',
@@ -176,9 +183,10 @@ def sglang(*replicas: tuple[int, int, float], ended: int = 0, realtime: bool = F
         for part, le in (("bucket", ',le="1"'), ("bucket", ',le="+Inf"'), ("sum", ""), ("count", ""))
     ]
     for at, (running, tokens, usage) in enumerate(replicas):
-        labels = f'dp_rank="{at}",model_name="m",tp_rank="{at}"'
+        labels = f'dp_rank="{at}",model_name="m",tp_rank="{at if in_step else 0}"'
         lines += [f"sglang:num_running_reqs{{{labels}}} {running}", f"sglang:token_usage{{{labels}}} {usage}"]
         lines += [f'sglang:realtime_tokens_total{{{labels},mode="decode"}} {tokens}'] if realtime else []
+        lines += [] if old else [f"sglang:num_grammar_queue_reqs{{{labels}}} 0"]
     return "\n".join(lines) + "\n"
 
 
@@ -194,8 +202,8 @@ class TestSglang:
         world = World()
         page = lambda second: sglang((2, 0, 0.001 * (min(second, 200) // every_s)), ended=min(second, 200) // 100)  # noqa: E731
         found = world.run(page, range(270))
-        assert not any(found[:229])
-        assert (found[240] is not None) == is_found
+        assert not any(found[:264])
+        assert (found[-1] is not None) == is_found
 
     def test_too_few_moves_to_say_how_they_come(self) -> None:
         page = lambda second: sglang((1, 0, 0.001 * (min(second, 12) // 4)))  # noqa: E731
@@ -205,15 +213,74 @@ class TestSglang:
         """sglang#26482, where the others go on."""
         world = World()
         page = lambda second: sglang((1, second, 0.1), (1, min(second, 20), 0.1), realtime=True)  # noqa: E731
-        found = world.run(page, range(60))
-        assert not any(found[:50])
-        assert found[50] is not None
-        assert "in its replica 1: 1 requests" in found[50].summary
+        found = world.run(page, range(100))
+        assert not any(found[:85])
+        finding = found[85]
+        assert finding is not None
+        assert "in its replica 1: 1 requests" in finding.summary
+        assert "for 65 s (limit 65 s)" in finding.evidence[0].text
         assert not any(World().run(lambda second: sglang((1, second, 0.1), (1, second // 20, 0.1), realtime=True), range(100)))
 
     def test_replicas_cannot_be_judged_without_their_tokens(self) -> None:
         page = lambda second: sglang((1, 0, 0.001 * second), (1, 0, 0.1))  # noqa: E731
         assert not any(World().run(page, range(100)))
+
+
+class TestSglangFallsIdle:
+    """Its last line before it falls idle has the requests that end with it, and that number stays for half a minute."""
+
+    @pytest.mark.parametrize("flushed_s", [0, 30, 31, 32, 34])
+    @pytest.mark.parametrize("in_step", [False, True])
+    def test_all_of_it(self, flushed_s: int, in_step: bool) -> None:
+        def page(second: int) -> str:
+            now = min(second, 40)
+            return sglang((3 * (second < 40 + flushed_s), 10 * now, 0.1), ended=now // 5, realtime=True, in_step=in_step)
+
+        assert not any(World().run(page, range(160)))
+
+    @pytest.mark.parametrize("flushed_s", [0, 30, 31, 32, 34])
+    def test_one_replica_of_two(self, flushed_s: int) -> None:
+        page = lambda second: sglang((1, second, 0.1), (int(second < 20 + flushed_s), min(second, 20), 0.1), realtime=True)  # noqa: E731
+        assert not any(World().run(page, range(160)))
+
+    def test_one_rank_of_two_that_compute_in_step(self) -> None:
+        """As long as the other has requests it is not idle either, and what it said last stays on the page."""
+        page = lambda second: sglang((1, second, 0.1), (1, min(second, 20), 0.1), realtime=True, in_step=True)  # noqa: E731
+        assert not any(World().run(page, range(280)))
+
+    def test_ranks_that_compute_in_step_hang_together(self) -> None:
+        page = lambda second: sglang((1, min(second, 20), 0.1), (2, min(second, 20), 0.1), realtime=True, in_step=True)  # noqa: E731
+        found = World().run(page, range(100))
+        assert not any(found[:85])
+        assert found[85] is not None
+        assert found[85].severity == "critical"
+
+    def test_an_old_one_may_never_say_so(self) -> None:
+        """It moved with every step before, as one does whose silence means something."""
+
+        def page(second: int) -> str:
+            return sglang((1, 0, 0.1 + 0.001 * min(second, 60)), ended=min(second, 61) // 12, old=True)
+
+        assert not any(World().run(page, range(280)))
+
+    def test_an_old_one_that_is_stopped_is_found(self) -> None:
+        world = World()
+        world.processes = [ProcessState(10, "T", BEGIN_S + 60, 0.0)]
+        found = world.run(lambda second: sglang((1, 0, 0.1), old=True), range(100))
+        assert not any(found[:90])
+        assert found[90] is not None
+        assert found[90].severity == "critical"
+
+    @pytest.mark.parametrize(("idle_s", "severity"), [(0, "critical"), (12, "warning"), (33, "warning")])
+    def test_its_page_falls_silent_after_so_many_seconds_without_work(self, idle_s: int, severity: str) -> None:
+        """Requests that the page still shows are in it only where they were at work just then."""
+        world = World()
+        world.run(lambda second: sglang((2, 10 * min(second, 60), 0.1), realtime=True), range(60 + idle_s))
+        world.silent_s = BEGIN_S + 60 + idle_s
+        found = [engine_hung(world.view, "e", world.silent_s + after) for after in range(100)]
+        assert not any(found[:30])
+        assert {each.severity for each in found[30:] if each is not None} == {severity}
+        assert all(found[30:])
 
 
 def llama_cpp(tokens: int, steps: int, running: int = 1) -> str:

@@ -158,6 +158,9 @@ _SGLANG: Final = EngineMap(
         _same("prefix_cache_hits_total", "sglang:cached_tokens", unless=(_REALTIME,)),
     ),
     replica="dp_rank",
+    # With attention in data parallel (`--enable-dp-attention`) replicas are ranks of one group. One without requests computes empty
+    # batches as long as another has some, is never idle, and its numbers stand as they were: with requests running, too.
+    alone=("tp_rank", "0"),
     same_count=(("sglang:num_requests", "sglang:e2e_request_latency_seconds"),),
     hit_rates=(HitRate("sglang:cache_hit_rate", ("sglang:cached_tokens", _REALTIME)),),
 )

@@ -114,8 +114,10 @@ class EngineMap:
     """All that is known of one engine's page. `kind` is how aie calls the engine; a page is this engine's when a name on it begins
     with one of `prefixes`.
 
-    For the search for engines that hang: `replica` is the label that tells replicas apart, `beats` are counters that move with
-    every step and are no metric, `awake` is the family, label and value of a gauge that is 0 while the engine is paused on purpose.
+    For the search for engines that hang: `replica` is the label that tells replicas apart, and `alone` a label and the value that
+    it has in replicas that compute by themselves (those with another compute in step, and none hangs alone); `beats` are counters
+    that move with every step and are no metric, `awake` is the family, label and value of a gauge that is 0 while the engine is
+    paused on purpose.
 
     For the lint: `same_count` pairs a counter with a histogram that the engine counts in the same breath; `same_sum`, `hit_rates`.
     """
@@ -125,6 +127,7 @@ class EngineMap:
     rows: tuple[Row, ...]
     info: tuple[Info, ...] = ()
     replica: str = ""
+    alone: tuple[str, str] | tuple[()] = ()
     beats: tuple[str, ...] = ()
     awake: tuple[str, str, str] | tuple[()] = ()
     same_count: tuple[tuple[str, str], ...] = ()

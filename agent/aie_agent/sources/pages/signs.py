@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from aie_agent.progress import RUNNING, SIGNS, TOKENS, PageSigns, ReplicaSigns
+from aie_agent.progress import RUNNING, SIGNS, STALE, TOKENS, PageSigns, ReplicaSigns
 from aie_agent.sources.pages.rows import EngineMap, Row, exposed_names
 from aie_telemetry.catalogue import Kind
 from aie_telemetry.exposition import PageSample, Tags
@@ -21,15 +22,35 @@ _RANK: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 
 def signs_of(
-    engine: EngineMap, numbers: Mapping[int, Mapping[Any, Mapping[Tags, float]]], samples: Iterable[PageSample]
+    engine: EngineMap, numbers: Mapping[int, Mapping[Any, Mapping[Tags, float]]], samples: Sequence[PageSample]
 ) -> PageSigns:
     """`numbers` are what the rows of `engine` read, by row, number and replica. Raises nothing."""
     stepwise = frozenset(engine.rows[index].metric for index in numbers if engine.rows[index].stepwise)
     beats, is_paused = _beyond(engine, samples)
-    return PageSigns(stepwise, beats, is_paused, _replicas(engine, numbers) if engine.replica else {})
+    replicas = _replicas(engine, numbers) if engine.replica else {}
+    if engine.alone and replicas:
+        alone = _alone(engine, engine.alone, samples)
+        replicas = {name: signs for name, signs in replicas.items() if name in alone}
+    return PageSigns(stepwise, beats, is_paused, replicas, _stale_s(engine, samples))
 
 
-def _beyond(engine: EngineMap, samples: Iterable[PageSample]) -> tuple[dict[tuple[str, Tags], float], bool]:
+def _alone(engine: EngineMap, mark: tuple[str, str], samples: Sequence[PageSample]) -> frozenset[str]:
+    """The replicas that compute by themselves: those of which a part has the `mark`, or has no such label."""
+    label, value = mark
+    families = {family for row in engine.rows if row.metric == RUNNING for term in row.terms for family in term.families}
+    tags = (dict(sample.tags) for sample in samples if sample.name in families)
+    return frozenset(each.get(engine.replica, "") for each in tags if each.get(label, value) == value)
+
+
+def _stale_s(engine: EngineMap, samples: Sequence[PageSample]) -> float:
+    """For how long the page may show requests running when none does any more."""
+    stale = STALE.get(engine.kind)
+    if stale is None:
+        return 0.0
+    return stale.for_s if any(sample.name in stale.families for sample in samples) else math.inf
+
+
+def _beyond(engine: EngineMap, samples: Sequence[PageSample]) -> tuple[dict[tuple[str, Tags], float], bool]:
     """What the page says in families that are no metrics of ours."""
     names = {name for family in engine.beats for name in exposed_names(family, Kind.COUNTER)}
     awake = engine.awake
