@@ -116,6 +116,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "page_faults": frozenset({"disk_stall", "queue_saturation"}),
     "host_memory_low": frozenset({"swapping", "page_faults"}),
     # A GPU that is slower than it was makes its engine slow; one that is gone takes its engine along, and its XIDs say why it went.
+    # Heat that costs little of the clock is information, and so explains none of these: the day may be warm, and the load too high.
     **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "pcie_bound"), _GPU_SLOW),
     **dict.fromkeys(("gpu_xid_gpu", "gpu_xid_link", "gpu_xid_memory", "gpu_xid_driver"), _BROKEN),
     "gpu_lost": _BROKEN | {f"gpu_xid_{family}" for family in XID_FAMILIES},
@@ -142,7 +143,9 @@ STEADINESS: Final[dict[str, Steadiness]] = {
         ("cpu_starved", "cpu_throttled", "cpu_steal", "page_faults", "swapping", "disk_stall", "host_memory_low"),
         Steadiness(lingers_s=10.0),
     ),
-    **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed", "gpu_power_cap", "pcie_bound"), Steadiness(lingers_s=10.0)),
+    **dict.fromkeys(("gpu_power_brake", "gpu_slowed", "gpu_power_cap", "pcie_bound"), Steadiness(lingers_s=10.0)),
+    # What heat costs goes up and down with the load.
+    "gpu_thermal": Steadiness(lingers_s=10.0, calms_after_s=60.0),
     # What waits about as much as the threshold is one finding, not one each time that it crosses it.
     "gil_contention": Steadiness(lingers_s=10.0),
     "gpu_neighbour": Steadiness(begins_after_s=5.0, lingers_s=10.0),

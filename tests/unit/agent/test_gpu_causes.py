@@ -10,6 +10,7 @@ import pytest
 from fakes import agent_gpus
 from fakes.agent_gpus import MHZ, gpu, process
 from fakes.cause_world import BEGIN_S, CauseWorld
+from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.causes import EXPLAINS, OF_SUBJECTS
 from aie_agent.analysis.diagnose import Diagnosis
@@ -72,7 +73,7 @@ class TestFaults:
 class TestClocks:
     @pytest.mark.parametrize("reason", [name for name, event in CLOCK_EVENTS.items() if event.severity is not None])
     def test_a_reason_that_holds(self, reason: str) -> None:
-        world = CauseWorld(gpus=[held(reason, 6.0)])
+        world = CauseWorld(gpus=[held(reason, 6.0, sm_clock_hertz=1_400 * MHZ)])
         assert causes(world.subjects(gpu_clocks)) == [(FINDINGS[reason], "gpu0", CLOCK_EVENTS[reason].severity)]
         (found,) = world.subjects(gpu_clocks)
         assert found.summary == f"GPU 0: {CLOCK_EVENTS[reason].words}"
@@ -83,6 +84,51 @@ class TestClocks:
         unknown = gpu(clock_events=("hw_thermal",))
         lost = msgspec.structs.replace(held("hw_thermal", 60.0), up=False)
         assert CauseWorld(gpus=[*quiet, unknown, lost]).subjects(gpu_clocks) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "severity"),
+        [
+            ({"sm_clock_hertz": 1_950 * MHZ}, "info"),  # 1.5 % of it
+            ({"sm_clock_hertz": 1_500 * MHZ}, "info"),
+            ({"sm_clock_hertz": 1_480 * MHZ}, "warning"),
+            ({"sm_clock_hertz": 1_480 * MHZ, "utilization_ratio": None}, "warning"),  # in MIG mode
+            ({"sm_clock_hertz": 345 * MHZ, "utilization_ratio": 0.1}, "info"),  # it idles
+            ({"sm_clock_hertz": 1_400 * MHZ, "clock_events": ("sw_thermal", "sw_power_cap")}, "info"),  # as its power limit alone
+            ({"sm_clock_hertz": 1_100 * MHZ, "clock_events": ("sw_thermal", "sw_power_cap")}, "warning"),
+            ({"sm_clock_hertz": None}, "info"),
+            ({"sm_clock_max_hertz": None}, "info"),
+        ],
+    )
+    def test_what_heat_near_the_limit_costs_decides(self, changes: dict[str, Any], severity: str) -> None:
+        warm = msgspec.structs.replace(held("sw_thermal", 60.0), **changes)
+        assert causes(CauseWorld(gpus=[warm]).subjects(gpu_clocks)) == [("gpu_thermal", "gpu0", severity)]
+
+    def test_a_clock_that_goes_up_and_down_is_judged_by_its_mean(self) -> None:
+        """And shown as grave as it was for a minute: one finding, that does not change with each second."""
+        world = CauseWorld(gpus=[held("sw_thermal", 60.0, sm_clock_max_hertz=2_000 * MHZ)])
+        diagnosis, shown = Diagnosis(engine_causes=(), subject_causes=(gpu_clocks,)), []
+        for mean in (0.9, 0.76, 0.6, 0.76):
+            for second in range(30):
+                world.live(1, {"aie_gpu_clock_hertz gpu=0 clock=sm": (mean + 0.1 * (-1) ** second) * 2_000 * MHZ})
+                shown.append(diagnosis.update(world.view, world.now_s)[0])
+        assert {each.severity for each in shown[:60]} == {"info"}
+        assert {each.severity for each in shown[75:]} == {"warning"}
+        assert {each.since_s for each in shown} == {BEGIN_S - 60.0}
+        assert shown[-31].evidence[1].text == "its SM clock is 1182 MHz of 2000 MHz, 59% (limit 75%)", "of eleven readings"
+
+    @pytest.mark.parametrize(("hertz", "explains"), [(1_950 * MHZ, False), (1_000 * MHZ, True)])
+    def test_a_warm_gpu_hides_what_is_wrong_only_where_it_costs_much(self, hertz: float, explains: bool) -> None:
+        """A queue and a full KV cache on a GPU that lost 1.5 % of its clock are of the load."""
+        warm = held("sw_thermal", 60.0, sm_clock_hertz=hertz, processes=(process(engine="e"),))
+        world, diagnosis = EngineWorld(gpus=[warm]), Diagnosis()
+        for _ in range(60):
+            waits = {"queue_seconds": {4.0: 3.0}, "time_to_first_token_seconds": {4.5: 3.0}}
+            world.serve(1, requests_running=8, requests_waiting=20, kv_usage_ratio=0.97, observes=waits)
+            found = {each.cause: each for each in diagnosis.update(world.view, world.now_s)}
+        assert found["kv_full"].explained_by == ("gpu_thermal" if explains else "")
+        assert found["gpu_thermal"].severity == ("warning" if explains else "info")
+        named = any(each.text.startswith("it may come of gpu_thermal") for each in found["kv_full"].evidence)
+        assert named is not explains, "milder, it is named as what it may come of"
 
     def test_what_comes_in_pairs_is_one(self) -> None:
         since = dict.fromkeys(("hw_slowdown", "hw_thermal", "sw_thermal"), BEGIN_S - 60)

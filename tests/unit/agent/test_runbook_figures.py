@@ -33,7 +33,13 @@ FIGURES = {
         f"below {memory.VERY_LOW_SHARE:.0%}",
         f"at least {memory.STALLED_SHARE:.0%} of the last {memory.WINDOW_S:g} s",
     ),
-    **dict.fromkeys(("gpu_thermal", "gpu_power_brake", "gpu_slowed"), (f"for at least {clocks.HELD_S:g} s",)),
+    **dict.fromkeys(("gpu_power_brake", "gpu_slowed"), (f"for at least {clocks.HELD_S:g} s",)),
+    "gpu_thermal": (
+        f"for at least {clocks.HELD_S:g} s",
+        f"below {clocks.WARM_SHARE:.0%} of its highest",
+        f"{clocks.CAPPED_SHARE:.0%} where the power limit",
+        f"the mean of {clocks.MEAN_S:g} s",
+    ),
     "gpu_power_cap": (f"for at least {clocks.CAPPED_FOR_S:g} s", f"below {clocks.CAPPED_SHARE:.0%} of its highest"),
     "pcie_bound": (f"at least {pcie.NEAR_SHARE:.0%}", f"the last {pcie.WINDOW_S:g} s"),
     "gpu_neighbour": (

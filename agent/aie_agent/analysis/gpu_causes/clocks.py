@@ -4,8 +4,14 @@ The driver says why (`aie_gpu_clock_event_active`); a reason that comes and goes
 counts once it holds for `HELD_S`. What people have set, and what is a board's way of doing its work, is not wrong: a GPU at its
 power limit is at work, so that is told, as information, only where it costs much of the clock for longer.
 
-False alarms: none by heat or brake, since the driver says them; they may cost nothing where little is asked of the GPU. The power
-cap is told of a GPU whose work (prefill, large batches) draws more than its board allows by so much that the clock falls below
+A GPU near its heat limit (`sw_thermal`) gives up its clock step by step, a percent of it on any warm day. So that is information,
+and as such explains nothing that is graver, unless the clock of a busy GPU is below `WARM_SHARE` of its highest; below
+`CAPPED_SHARE` where its power limit holds it as well, which alone may cost what is between. Where the clock is not known, neither
+is what it costs.
+
+False alarms: none by hardware or brake, since the driver says them; they may cost nothing where little is asked of the GPU. None by
+heat that costs less than that; more may be lost on work that does not need the clock (decoding of few requests). The power cap is
+told of a GPU whose work (prefill, large batches) draws more than its board allows by so much that the clock falls below
 `CAPPED_SHARE` of the highest: that is what the board is made for, and why it is information.
 """
 
@@ -14,8 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.gpu_causes.naming import subject, title
+from aie_agent.analysis.sustained import mean_of
 from aie_telemetry.api import Evidence, Finding, Gpu
 from aie_telemetry.clock_events import CLOCK_EVENTS, FINDINGS, ClockEvent
 
@@ -24,9 +33,14 @@ EVENT: Final = "aie_gpu_clock_event_active"
 HELD_S: Final = 5.0
 CAPPED_FOR_S: Final = 10.0
 CAPPED_SHARE: Final = 0.6
+WARM_SHARE: Final = 0.75
 BUSY_RATIO: Final = 0.5
+MEAN_S: Final = 10.0
+"""The clock by which heat is judged is the mean of so long: it goes up and down from second to second."""
 
 _CAP: Final = "sw_power_cap"
+_WARM: Final = "sw_thermal"
+_CLOCK: Final = "aie_gpu_clock_hertz"
 _NAMED: Final = frozenset({"hw_thermal", "hw_power_brake"})
 """The hardware's reasons come in pairs: these explain the general one, hw_slowdown."""
 
@@ -40,9 +54,32 @@ def gpu_clocks(view: View, now_s: float) -> list[Finding]:
             word = CLOCK_EVENTS[reason]
             if since_s is None or word.severity is None or (reason == "hw_slowdown" and _NAMED & set(gpu.clock_events)):
                 continue
+            share = _warm_limit(gpu) if reason == _WARM else None
+            if share is not None:
+                gpu = msgspec.structs.replace(gpu, sm_clock_hertz=_mean_clock(view, gpu, now_s))
+                word = word._replace(severity="warning" if _is_held_below(gpu, share) else "info")
             key = cause, subject(gpu)
-            found.setdefault(key, _finding(gpu, cause, reason, word, since_s, now_s))
+            found.setdefault(key, _finding(gpu, cause, reason, word, since_s, now_s, share))
     return list(found.values())
+
+
+def _warm_limit(gpu: Gpu) -> float:
+    """The share of its clock that a GPU near its heat limit must be below to be wrong."""
+    return CAPPED_SHARE if _CAP in gpu.clock_events else WARM_SHARE
+
+
+def _mean_clock(view: View, gpu: Gpu, now_s: float) -> float | None:
+    """The SM clock of the last seconds; as it is now where no more is known."""
+    known = view.store.scalars(_CLOCK, gpu=str(gpu.index), clock="sm")
+    mean = mean_of(known, now_s - MEAN_S, now_s, least=2)
+    return gpu.sm_clock_hertz if mean is None else mean
+
+
+def _is_held_below(gpu: Gpu, share: float) -> bool:
+    """Whether a GPU that is at work, as far as is known, runs below this share of its highest clock."""
+    now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
+    is_idle = gpu.utilization_ratio is not None and gpu.utilization_ratio < BUSY_RATIO
+    return not is_idle and now is not None and most is not None and now < share * most
 
 
 def gpu_power_cap(view: View, now_s: float) -> list[Finding]:
@@ -51,11 +88,9 @@ def gpu_power_cap(view: View, now_s: float) -> list[Finding]:
     found = []
     for gpu in view.gpus():
         since_s = _held_since(gpu, _CAP, CAPPED_FOR_S, now_s)
-        now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
-        busy = gpu.utilization_ratio is not None and gpu.utilization_ratio >= BUSY_RATIO
-        if since_s is not None and busy and now is not None and most and now < CAPPED_SHARE * most:
+        if since_s is not None and gpu.utilization_ratio is not None and _is_held_below(gpu, CAPPED_SHARE):
             word = CLOCK_EVENTS[_CAP]._replace(severity="info", words="its power limit holds its clocks far down")
-            found.append(_finding(gpu, FINDINGS[_CAP], _CAP, word, since_s, now_s))
+            found.append(_finding(gpu, FINDINGS[_CAP], _CAP, word, since_s, now_s, CAPPED_SHARE))
     return found
 
 
@@ -64,7 +99,10 @@ def _held_since(gpu: Gpu, reason: str, for_s: float, now_s: float) -> float | No
     return since_s if since_s is not None and now_s - since_s >= for_s else None
 
 
-def _finding(gpu: Gpu, cause: str, reason: str, word: ClockEvent, since_s: float, now_s: float) -> Finding:
+def _finding(
+    gpu: Gpu, cause: str, reason: str, word: ClockEvent, since_s: float, now_s: float, share: float | None = None
+) -> Finding:
+    """`share` is the part of its highest clock that it was held against, None where the reason alone is enough."""
     limit_s = CAPPED_FOR_S if cause == "gpu_power_cap" else HELD_S
     return Finding(
         cause=cause,
@@ -76,17 +114,18 @@ def _finding(gpu: Gpu, cause: str, reason: str, word: ClockEvent, since_s: float
             Evidence(
                 text=f"the driver gives {reason} as the reason for {now_s - since_s:.0f} s (limit {limit_s:g} s)", metric=EVENT
             ),
-            *_numbers(gpu),
+            *_numbers(gpu, share),
         ),
         advice=word.do,
         runbook=f"docs/runbooks/{cause}.md",
     )
 
 
-def _numbers(gpu: Gpu) -> Iterator[Evidence]:
+def _numbers(gpu: Gpu, share: float | None) -> Iterator[Evidence]:
     if gpu.sm_clock_hertz is not None and gpu.sm_clock_max_hertz:
-        text = f"its SM clock is {gpu.sm_clock_hertz / 1e6:.0f} MHz of {gpu.sm_clock_max_hertz / 1e6:.0f} MHz"
-        yield Evidence(text=text, metric="aie_gpu_clock_hertz")
+        part = "" if share is None else f", {gpu.sm_clock_hertz / gpu.sm_clock_max_hertz:.0%} (limit {share:.0%})"
+        text = f"its SM clock is {gpu.sm_clock_hertz / 1e6:.0f} MHz of {gpu.sm_clock_max_hertz / 1e6:.0f} MHz{part}"
+        yield Evidence(text=text, metric=_CLOCK)
     if gpu.temperature_celsius is not None:
         limit = "" if gpu.slowdown_celsius is None else f" (it slows down at {gpu.slowdown_celsius:.0f} °C)"
         yield Evidence(text=f"it is at {gpu.temperature_celsius:.0f} °C{limit}", metric="aie_gpu_temperature_celsius")
