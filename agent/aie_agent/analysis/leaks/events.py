@@ -14,9 +14,10 @@ _ALONE: Final = frozenset(
     | {"deploy", "deployed", "deployment", "redeploy", "redeployed", "rollout"}
 )
 _PAIRS: Final = (frozenset({"warm", "up"}), frozenset({"re", "shard"}))
-_OF: Final = frozenset(
+_ADAPTERS: Final = frozenset({"lora", "loras", "adapter", "adapters"})
+_OF: Final = _ADAPTERS | frozenset(
     {"engine", "server", "service", "process", "worker", "workers", "pod", "container", "replica", "model", "models", "weights"}
-    | {"checkpoint", "lora", "loras", "adapter", "adapters"}
+    | {"checkpoint"}
 )
 _DONE: Final = frozenset(
     {"start", "started", "starting", "boot", "booted", "load", "loaded", "loading", "swap", "swapped", "switched"}
@@ -36,6 +37,14 @@ def restarts_warm_up(event: str) -> bool:
     if not words.isdisjoint(_GRAPHS) and not words.isdisjoint(_CAPTURED):
         return True
     return not words.isdisjoint(_OF) and not words.isdisjoint(_DONE) and words.isdisjoint(_TESTS)
+
+
+def comes_on_top(event: str) -> bool:
+    """Whether what begins a warm-up anew leaves all that was there: adapters and graphs are added, a model or a process is new."""
+    words = _words(event)
+    if not words.isdisjoint(_ALONE) or any(pair <= words for pair in _PAIRS):
+        return False
+    return words.isdisjoint(_OF - _ADAPTERS)
 
 
 def gives_back(event: str) -> bool:

@@ -1,50 +1,68 @@
-"""All that is followed of a recording, row by row: its lines, its caches, and its lines over all that begins a warm-up anew."""
+"""All that is followed of a recording, row by row: its lines, its caches, and its lines as all events cut them, or none does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
 
-from aie_agent.analysis.leaks.events import restarts_warm_up
+from aie_agent.analysis.leaks.events import comes_on_top, restarts_warm_up
 from aie_agent.analysis.leaks.lines import ACCOUNTING, CACHES, LINES, CacheUse, Sample
 from aie_agent.analysis.leaks.lives import Repeats
+from aie_agent.analysis.leaks.new_life import NewLife
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.watch import Watch
 
 
 class Followed:
-    """`watch` begins a warm-up anew where an event or a size tells of a restart. `through` does not: from the first of those on it
-    goes beside, and sees what each of them left. None where there is none. `events` counts those that are named."""
+    """`watch` begins anew where sizes tell of a restart, or memory falls with an event that may be one; an event that is only named
+    is none to it, so that it makes nothing forgotten. `fresh` begins a warm-up anew with each of those events, and `through` with
+    none, and at no fall: they go beside from the first of them on, and are None before. `events` counts those that are named."""
 
     def __init__(self, settings: LeakSettings) -> None:
         self.watch = Watch(settings, (*(line for line in LINES if line.tells), ACCOUNTING))  # no column tells of the others
+        self.fresh: Watch | None = None
         self.through: Watch | None = None
         self.caches = Watch(settings, (CACHES,))
         self.cache_use = CacheUse()
         self.repeats = Repeats(settings)
         self.events = 0
+        self._new_life = NewLife(settings)
+
+    @property
+    def cut(self) -> Watch:
+        """What each event and fall begins anew: `fresh` where there are events, else all that there is."""
+        return self.watch if self.fresh is None else self.fresh
 
     def take(self, samples: Iterable[Sample]) -> None:
         """Takes all samples, times ascending."""
         for sample in samples:
             self._add(sample)
-        for watch in filter(None, (self.watch, self.through, self.caches)):
+        for watch in filter(None, (self.watch, self.fresh, self.through, self.caches)):
             watch.close()
 
     def _add(self, sample: Sample) -> None:
-        watch = self.watch
+        watch, plain = self.watch, sample
         if sample.event and restarts_warm_up(sample.event):
             self.events += 1
+            plain = sample._replace(event="")
+            self.fresh = self.fresh or deepcopy(watch)
+            if not comes_on_top(sample.event):
+                self._new_life.named(sample.time_s)
+        if self._new_life.began(sample.time_s, sample.physical_bytes, is_warm=watch.warm_s is not None):
             self._begin_through()
+            for each in (watch, self.caches):
+                each.restart()
         if self.through is not None:
-            self.through.add(sample)
-        watch.add(sample)
+            self.through.add(plain)
+        watch.add(plain)
+        if self.fresh is not None:
+            self.fresh.add(sample)
         if watch.is_low:
             self._begin_through()
         else:
             self.repeats.add(sample, watch.restarts)
         if sample.cache_bytes is not None:
-            self.caches.add(sample)
+            self.caches.add(plain)
             self.cache_use.add(sample)
 
     def _begin_through(self) -> None:

@@ -63,20 +63,52 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     the memory is full at."""
     followed = Followed(settings)
     followed.take(samples)
-    watch, repeats = followed.watch, followed.repeats
-    everything = [*watch.found(), *watch.past]
-    told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
-    chosen = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in told])
-    whole = watch.lines.get("physical")
-    lives = repeats.told(NO_ADJUST if whole is None else whole.adjust)
-    notes = (*([_KEPT] if len(told) < len(everything) else []), *_notes(watch, seen, settings))
+    whole = followed.watch.lines.get("physical")
+    lives = followed.repeats.told(NO_ADJUST if whole is None else whole.adjust)
+    notes = (*([_KEPT] if _is_kept(followed) else []), *_notes(followed, seen, settings))
+    chosen = _decided(followed, settings, capacity_bytes)
     if chosen is None:
         return _of_nothing(followed, lives, settings, notes)
-    verdict, found = chosen
+    verdict, found, watch, said = chosen
     full = _full(watch, found, capacity_bytes)
     again = () if lives is None else (_in_words(lives),)
-    evidence = (*_evidence(found, watch, settings), *again, *_others(watch, found), *(full[1:] if full else ()), *notes)
-    return _verdict(verdict, found, confidence(found.standing), evidence, full[0] if full else None)
+    evidence = (*_evidence(found, watch, settings), *said, *again, *_others(watch, found), *(full[1:] if full else ()), *notes)
+    sure = MOST_OF_SUSPICION if said else confidence(found.standing)
+    return _verdict(verdict, found, sure, evidence, full[0] if full else None)
+
+
+class _Chosen(NamedTuple):
+    verdict: Verdict
+    found: Found
+    watch: Watch
+    said: tuple[str, ...] = ()
+
+
+def _decided(followed: Followed, settings: LeakSettings, capacity_bytes: float | None) -> _Chosen | None:
+    """The gravest of what rises. An event takes from that and adds nothing: it is no graver than without events, nor than what
+    rises from their warm-ups on. A leak that goes on over them is a suspicion."""
+    plain = _chosen(followed.watch, followed, settings, capacity_bytes)
+    if plain is None or followed.fresh is None:
+        return plain
+    cut = _chosen(followed.fresh, followed, settings, capacity_bytes)
+    if cut is not None and (plain.verdict == "suspect" or cut.verdict != "suspect"):
+        return plain
+    if plain.found.standing.level == "leak" and not plain.found.how:
+        return plain._replace(verdict="suspect", said=(_OVER.format(events=followed.events),))
+    return cut
+
+
+def _chosen(watch: Watch, followed: Followed, settings: LeakSettings, capacity_bytes: float | None) -> _Chosen | None:
+    everything = [*watch.found(), *watch.past]
+    told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
+    best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in told])
+    return None if best is None else _Chosen(*best, watch)
+
+
+def _is_kept(followed: Followed) -> bool:
+    """Whether what a cache holds at idle rises, and nobody tells that it is lost."""
+    everything = (*followed.watch.found(), *followed.watch.past)
+    return not followed.cache_use.tells_lost and any(each.line is ACCOUNTING for each in everything)
 
 
 def _verdict(
@@ -94,11 +126,11 @@ def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings,
         found, by, said = beside
         evidence = (*_evidence(found, by, settings), said, *notes)
         return _verdict("suspect", found, MOST_OF_SUSPICION, evidence)
-    evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(watch, settings), *_risen(followed), *notes)
+    evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(followed, settings), *_risen(followed), *notes)
     if lives is not None and lives.restarted:
         return WholeVerdict("suspect", "unknown", lives.slope, lives.since_s, MOST_OF_SUSPICION, None, evidence)
     with_load = any(line.may_be_load for line in watch.lines.values())
-    is_known = watch.judged and not with_load and not (lives is not None and lives.is_large)
+    is_known = _is_judged(followed) and not with_load and not (lives is not None and lives.is_large)
     return WholeVerdict("none" if is_known else "not_enough_data", None, None, None, None, None, evidence)
 
 
@@ -125,7 +157,7 @@ def _grows_on(standing: Standing, followed: Followed, settings: LeakSettings) ->
 def _risen(followed: Followed) -> Iterator[str]:
     """What rose where nothing can be said of it."""
     risen = followed.repeats.risen
-    if risen is not None and risen[1] > risen[0] and not followed.watch.judged:
+    if risen is not None and risen[1] > risen[0] and not _is_judged(followed):
         first, last = risen
         yield f"over the whole recording physical memory rose by {size(last - first)}, from {size(first)} to {size(last)}"
 
@@ -205,13 +237,20 @@ def _spec(name: str) -> LineSpec:
     return next(spec for spec in (*LINES, ACCOUNTING, CACHES) if spec.name == name)
 
 
-def _quiet(watch: Watch, settings: LeakSettings) -> Iterator[str]:
+def _is_judged(followed: Followed) -> bool:
+    """Whether nothing found means that nothing rises: not where something rises over events, and each stretch is too short."""
+    watch = followed.watch
+    return watch.judged and (followed.cut.judged or not (watch.found() or watch.past))
+
+
+def _quiet(followed: Followed, settings: LeakSettings) -> Iterator[str]:
     """Why nothing was found."""
+    watch = followed.watch
     for name, line in watch.lines.items():
         if line.may_be_load:
             told = "rises evenly with the load: whether requests need it or it leaks is not told by that"
             yield f"{_spec(name).words} {told}{_beyond_load(line)}"
-    if not watch.judged:
+    if not _is_judged(followed):
         need = in_hours(settings.warm_up_s + 12 * 3600 / settings.time_scale)
         quiet = in_hours(settings.warm_up_s + FAST_CELLS * settings.cell_s)
         yield f"too short without a break: a warm-up and six floors of two hours take {need}, quiet counters {quiet}"
@@ -235,10 +274,11 @@ def _beyond_load(line: Line) -> str:
     return f"{told}{each}; half a day of steady load would tell"
 
 
-def _notes(watch: Watch, seen: Seen, settings: LeakSettings) -> Iterator[str]:
+def _notes(followed: Followed, seen: Seen, settings: LeakSettings) -> Iterator[str]:
     """What limits the verdict."""
-    if watch.restarts:
-        yield f"{watch.restarts} times the engine restarted or loaded something: its warm-up began anew each time"
+    watch, restarts = followed.watch, followed.cut.restarts
+    if restarts:
+        yield f"{restarts} times the engine restarted or loaded something: its warm-up began anew each time"
     if watch.gaps:
         yield f"{watch.gaps} physical sizes of less than half were passed over: memory was back after each"
     if seen.missing:

@@ -1,0 +1,114 @@
+"""Events that are named in a recording: they take from what is found, and never add to it; what falls with them is another life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import pytest
+
+from aie_agent.analysis.leaks.events import comes_on_top, restarts_warm_up
+from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.new_life import NewLife
+from aie_agent.analysis.leaks.recording import Seen
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.whole import WholeVerdict, judge
+from tests.fakes.leak_patterns import PATTERNS, Pattern, Trace, trace
+
+ON_TOP: Final = ("lora_load", "graph_capture", "adapter loaded")
+ANEW: Final = ("model_load", "engine_restart", "deployed", "reshard")
+GRAVE: Final = {"none": 0, "not_enough_data": 0, "suspect": 1, "retention": 2, "fragmentation": 2, "accounting": 2, "leak": 2}
+RUNS: Final = 10
+NORMAL: Final = [each for each in PATTERNS if not each.is_leak]
+LEAKS: Final = [each for each in PATTERNS if each.is_leak]
+
+
+def _judge(recorded: Trace, events: Mapping[int, str], apart: int = 10) -> WholeVerdict:
+    """Of a row in `apart` minutes, and those in which `events` are named."""
+
+    def rows() -> Iterator[Sample]:
+        for at in sorted({*range(0, len(recorded.times_s), apart), *events}):
+            load = None if recorded.load is None else float(recorded.load[at])
+            yield Sample(float(recorded.times_s[at]), float(recorded.size_bytes[at]), load=load, event=events.get(at, ""))
+
+    return judge(rows(), Seen(), LeakSettings())
+
+
+def _drawn(names: tuple[str, ...], length: int, random: np.random.Generator, most: int = 6) -> dict[int, str]:
+    """One to `most` events at random."""
+    at = random.integers(0, length, random.integers(1, most + 1))
+    return {int(minute): str(random.choice(names)) for minute in at}
+
+
+@pytest.mark.parametrize("pattern", NORMAL, ids=lambda each: each.name)
+def test_events_never_make_anything_of_what_is_normal(pattern: Pattern) -> None:
+    """240 runs of 72 h: a `lora_load` once made a leak of a curve that flattens, as yesterday was forgotten."""
+    for seed in range(RUNS):
+        random = np.random.default_rng(seed)
+        recorded = trace(pattern, random)
+        without = _judge(recorded, {})
+        for names in (ON_TOP, ON_TOP + ANEW):
+            events = _drawn(names, len(recorded.times_s), random)
+            told = _judge(recorded, events)
+            assert GRAVE[told.verdict] <= GRAVE[without.verdict], (seed, events, told)
+
+
+@pytest.mark.parametrize("pattern", LEAKS, ids=lambda each: each.name)
+def test_a_leak_with_events_is_told(pattern: Pattern) -> None:
+    """As a leak, where a day of it has no event."""
+    for seed in range(2):
+        random = np.random.default_rng(seed)
+        recorded = trace(pattern, random)
+        drawn = _drawn(ON_TOP + ANEW, len(recorded.times_s), random)
+        assert _judge(recorded, drawn, 3).verdict in ("leak", "suspect"), seed
+        assert _judge(recorded, {600: "lora_load", 800: "engine_restart"}, 3).verdict == "leak", seed
+
+
+def _life(hours: float, first_gb: float, gb_an_hour: float) -> list[float]:
+    return [first_gb + gb_an_hour * minute / 60 for minute in range(0, int(hours * 60), 10)]
+
+
+def _recorded(*lives: list[float]) -> Trace:
+    """Of a row in ten minutes, which stand for ten each."""
+    sizes = np.asarray(np.repeat(np.concatenate(lives), 10) * 1e9, dtype=np.float64)
+    noise = np.random.default_rng(0).normal(0.0, 20e6, len(sizes))
+    return Trace(np.arange(len(sizes), dtype=np.float64) * 60.0, sizes + noise)
+
+
+def test_memory_that_falls_with_a_restart_is_another_life() -> None:
+    """It leaks up to where it was before: without the event that is ground where it has been."""
+    recorded = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
+    verdict = _judge(recorded, {1800: "engine_restart"})
+    assert verdict.verdict == "leak"
+    grown = _recorded(_life(12, 26.0, 0.0), _life(28, 20.0, 0.2))
+    assert _judge(grown, {}).verdict == "none"
+    assert _judge(grown, {720: "model_load"}).verdict == "leak"
+    assert _judge(grown, {720: "lora_load"}).verdict == "none", "an adapter comes on top"
+    assert _judge(grown, {600: "model_load"}).verdict == "none", "two hours before"
+
+
+def test_what_comes_on_top() -> None:
+    assert all(map(comes_on_top, ON_TOP))
+    assert not any(map(comes_on_top, (*ANEW, "model and lora loaded", "lora server restarted")))
+    assert all(map(restarts_warm_up, ON_TOP + ANEW))
+
+
+def test_another_life_is_told_by_a_fall_soon_after_an_event() -> None:
+    def told(named_min: int, sizes: list[float]) -> list[int]:
+        life = NewLife(LeakSettings())
+        began = []
+        for minute, size in enumerate(sizes):
+            if minute == named_min:
+                life.named(minute * 60.0)
+            if life.began(minute * 60.0, size, is_warm=minute >= 5):
+                began.append(minute)
+        return began
+
+    risen = [20.0 + minute / 60 for minute in range(120)]
+    assert told(118, [*risen, 20.0, 20.0]) == [120]
+    assert told(112, [*risen, 20.0, 20.0]) == [120]
+    assert told(105, [*risen, 20.0, 20.0]) == [], "too long before"
+    assert told(118, [*risen, 21.5, 21.5]) == [], "less than half"
+    assert told(124, [*risen, *[20.0] * 20]) == [124], "restarted by the time that it is told"
+    assert told(2, [20.0, 20.0, 20.0, 10.0, 10.0]) == [], "nothing is known yet"
