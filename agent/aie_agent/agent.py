@@ -199,6 +199,7 @@ class Agent:
         finally:
             self._state.write(self._remembered(self._clock()))
             self._drift_files.close()
+            self._otlp.tick_last(self._store.everything, self._clock())
             await asyncio.to_thread(self._otlp.close)
             await self._http.close()
             await self._runners.close()

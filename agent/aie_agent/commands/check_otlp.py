@@ -7,26 +7,35 @@ from collections.abc import Iterator
 
 from aie_agent.commands.check_rows import Row
 from aie_agent.config import OtlpSection
-from aie_agent.outputs.otlp.build import OtlpError, Target, exporter, target
+from aie_agent.outputs.otlp.build import ENDPOINTS, OtlpError, Target, asked, exporter
+from aie_agent.outputs.otlp.refused import Refused
+from aie_telemetry.otel_environment import Told
 
 _REMEDY = "start the collector, or mend otlp.endpoint or the OTEL_EXPORTER_OTLP_* variables"
 
 
 def otlp_rows(section: OtlpSection) -> Iterator[Row]:
     """None where nobody asked for OTLP."""
-    try:
-        wanted = target(section)
-        if wanted is not None:
-            yield _collector(wanted)
-    except OtlpError as error:
-        yield Row("OTLP", False, True, str(error))
+    wanted, told = asked(section)
+    for each in told:
+        yield _unusable(each, is_all=wanted is None)
+    if wanted is not None:
+        yield _collector(wanted)
+
+
+def _unusable(told: Told, *, is_all: bool) -> Row:
+    """A variable that is passed over; `is_all`: nothing else names a collector."""
+    asked_for = is_all and told.name in ENDPOINTS
+    found = f"{told}; nothing is pushed" if asked_for else str(told)
+    return Row("OTLP", not asked_for, asked_for, found, f"mend {told.name}, or unset it", wrong=not asked_for)
 
 
 def _collector(wanted: Target) -> Row:
     what = f"OTLP to {wanted.url} ({wanted.protocol})"
-    from aie_agent.outputs.otlp.push import Refused
-
-    make_exporter = exporter(wanted, Refused())
+    try:
+        make_exporter = exporter(wanted, Refused())
+    except OtlpError as error:
+        return Row("OTLP", False, True, str(error))
     from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
     said = _Said()

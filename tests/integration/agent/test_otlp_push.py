@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 import time
 import tracemalloc
@@ -20,7 +21,9 @@ from aie_agent.commands.check_otlp import otlp_rows
 from aie_agent.config import OtlpSection, parse
 from aie_agent.config_values import Duration, HttpUrl
 from aie_agent.outputs.otlp import build as otlp
-from aie_agent.outputs.otlp.build import NoOutput, OtlpError, build, metrics_url, target
+from aie_agent.outputs.otlp import push
+from aie_agent.outputs.otlp.build import NoOutput, asked, build, build_or_say_why, metrics_url
+from aie_agent.outputs.otlp.push import CLOSE_TIMEOUT_S
 from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.store import Store
 from aie_telemetry.catalogue import Kind
@@ -286,33 +289,111 @@ async def test_a_real_agent_pushes_what_its_page_shows(collector: MetricsCollect
     assert any(each.value.string_value == "ok" for point in points["aie.agent.otlp_exports"] for each in point.attributes)
 
 
+async def test_a_real_agent_pushes_when_it_ends(collector: MetricsCollector, tmp_path: Path) -> None:
+    """Of an hour's interval the first push comes within a second or two; the next is that of the end."""
+    config = parse(
+        {
+            "api": {"listen": "127.0.0.1:0"},
+            "statsd": {"unix": str(tmp_path / "s"), "udp": "off"},
+            "bpf": {"enabled": False},
+            "discovery": {"enabled": False},
+            "otlp": {"endpoint": collector.url, "interval": "1h"},
+        },
+        "test",
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(Agent(config).run(stop, lambda port: None))
+    await asyncio.to_thread(collector.wait, 1)
+    stop.set()
+    await running
+    assert len(collector.requests) == 2
+    assert points_of(collector.requests[1])["system.memory.limit"][0].as_double > 0
+
+
 def test_nothing_is_pushed_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(build(OtlpSection(), "host"), NoOutput)
-    assert target(OtlpSection(), {ENDPOINT: "http://c:4318", "OTEL_SDK_DISABLED": "true"}) is None
-    assert target(OtlpSection(), {ENDPOINT: "http://c:4318", "OTEL_METRICS_EXPORTER": "none"}) is None
+    for off in ({"OTEL_SDK_DISABLED": "True "}, {"OTEL_METRICS_EXPORTER": "none"}, {ENDPOINT: " "}):
+        assert asked(OtlpSection(), {ENDPOINT: "http://c:4318", "OTEL_METRIC_EXPORT_INTERVAL": "soon"} | off) == (None, ())
+
+
+DEFAULTS = otlp.Target("http/protobuf", "http://c/v1/metrics", 60.0, 10.0)
+TIMEOUT, INTERVAL, PROTOCOL = "OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_METRIC_EXPORT_INTERVAL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("variables", "changed", "says"),
     [
-        ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "accepted: http/protobuf, grpc"),
-        ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "60s"}, "accepted: 1000 to 3600000"),
-        ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "nan"}, "accepted: 1000 to 3600000"),
-        ({ENDPOINT: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "1"}, "accepted: 1000 to 3600000"),
-        ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "inf"}, "accepted: up to 60"),
-        ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "-1"}, "accepted: up to 60"),
-        ({ENDPOINT: "localhost:4318"}, "is no URL: accepted: http://"),
+        ({PROTOCOL: "http/json"}, {}, "accepted: http/protobuf, grpc"),
+        ({INTERVAL: "60s"}, {}, "accepted: 1000 to 3600000"),
+        ({INTERVAL: "nan"}, {}, "accepted: 1000 to 3600000"),
+        ({INTERVAL: "-1"}, {}, "accepted: 1000 to 3600000"),
+        ({INTERVAL: "500"}, {"interval_s": 1.0}, "1000 is used"),
+        ({INTERVAL: "7200000"}, {"interval_s": 3600.0}, "3.6e+06 is used"),
+        ({TIMEOUT: "inf"}, {}, "accepted: up to 60"),
+        ({TIMEOUT: "-1"}, {}, "accepted: up to 60"),
+        ({TIMEOUT: "120000"}, {"timeout_s": 60.0}, "60000 is used"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "soon", TIMEOUT: "2000"}, {"timeout_s": 2.0}, "METRICS_TIMEOUT='soon'"),
+        ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, {}, "accepted: none, gzip, deflate"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://[::1:4318"}, {}, "is ignored: accepted: http://HOST:PORT"),
+        ({"OTEL_SDK_DISABLED": "yes"}, {}, "accepted: true, false"),
+        # What the specification allows, and a blank that is no part of it: nothing to tell.
+        ({PROTOCOL: " HTTP/protobuf "}, {}, ""),
+        ({PROTOCOL: ""}, {}, ""),
+        ({TIMEOUT: "250"}, {"timeout_s": 0.25}, ""),
+        ({TIMEOUT: "5"}, {"timeout_s": 5.0}, ""),
+        ({INTERVAL: "2000"}, {"interval_s": 2.0}, ""),
+        ({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, {"compression": "gzip"}, ""),
     ],
 )
-def test_a_setting_that_cannot_be_is_told_in_one_line(environment: dict[str, str], says: str) -> None:
-    with pytest.raises(OtlpError, match=says):
-        target(OtlpSection(), environment)
+def test_a_variable_that_cannot_be_used_is_told_and_ignored(
+    variables: dict[str, str], changed: dict[str, object], says: str
+) -> None:
+    found = asked(OtlpSection(), {ENDPOINT: "http://c"} | variables)
+    assert found.target == DEFAULTS._replace(**changed)
+    assert len(found.told) == bool(says)
+    assert all(says in str(each) for each in found.told)
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1:4318", "http://", "localhost:4318", "http://h:port", "http://h:0", "http://h h"])
+def test_an_endpoint_that_is_none_ends_nothing(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(ENDPOINT, endpoint)
+    (row,) = otlp_rows(OtlpSection())
+    assert (row.visible, row.needed) == (False, True)
+    assert repr(endpoint) in row.found
+    monkeypatch.setenv(ENDPOINT, endpoint)
+    assert isinstance(build_or_say_why(OtlpSection(), "host"), NoOutput)
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("aie_agent")]
+    assert len(said) == 2
+    assert repr(endpoint) in said[0]
+    assert "nothing is pushed" in said[1]
+
+
+def test_a_password_in_what_is_no_url_is_not_told() -> None:
+    (told,) = asked(OtlpSection(), {ENDPOINT: "http://me:secret@[::1"}).told
+    assert "secret" not in str(told)
+
+
+def test_without_the_packages_it_is_one_line(
+    collector: MetricsCollector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(ENDPOINT, collector.url)
+    for module in ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.exporter.otlp.proto.http.metric_exporter"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (row,) = otlp_rows(OtlpSection())
+    assert not row.visible
+    assert "pip install '.[agent,otel]' in a checkout" in row.found
+    assert isinstance(build_or_say_why(OtlpSection(), "host"), NoOutput)
+    (said,) = [record for record in caplog.records if record.name.startswith("aie_agent")]
+    assert "needs a package" in said.getMessage()
+    assert said.exc_info is None
 
 
 def test_the_configuration_wins_over_the_environment() -> None:
     section = OtlpSection(endpoint=HttpUrl("http://a:1"), protocol="http/protobuf", interval=Duration(5.0))
-    found = target(section, {ENDPOINT: "http://b:2", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_METRIC_EXPORT_INTERVAL": "9000"})
-    assert found == otlp.Target("http/protobuf", "http://a:1/v1/metrics", "http://a:1/v1/metrics", 5.0, 10.0)
+    found = asked(section, {ENDPOINT: "http://b:2", PROTOCOL: "grpc", INTERVAL: "9000"})
+    assert found == (otlp.Target("http/protobuf", "http://a:1/v1/metrics", 5.0, 10.0), ())
 
 
 @pytest.mark.parametrize("base", ["http://a:1/otlp", "http://a:1/otlp/", "http://a:1/otlp/v1/metrics"])
@@ -320,12 +401,79 @@ def test_a_path_is_what_otlp_s_own_lies_below(base: str) -> None:
     assert metrics_url(base) == "http://a:1/otlp/v1/metrics"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("0.5", 0.5), ("10000", 10.0), ("300", 0.3)])
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({ENDPOINT: "http://a:1/otlp/"}, "http://a:1/otlp/v1/metrics"),
+        ({ENDPOINT: "http://a:1/otlp?key=k"}, "http://a:1/otlp/v1/metrics?key=k"),
+        ({ENDPOINT: "http://a:1", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://b:2/mine"}, "http://b:2/mine"),
+        ({ENDPOINT: "a:1", PROTOCOL: "grpc"}, "a:1"),
+        ({ENDPOINT: "http://a:1", PROTOCOL: "grpc"}, "http://a:1"),
+    ],
+)
+def test_a_base_has_the_signal_s_path_added_and_the_signal_s_own_variable_has_not(variables: dict[str, str], url: str) -> None:
+    found = asked(OtlpSection(), variables)
+    assert found.target is not None
+    assert found.target.url == url
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5.0), ("0.5", 0.5), ("60", 60.0), ("10000", 10.0), ("300", 0.3), ("61", 0.061)]
+)
 def test_a_timeout_is_of_milliseconds_or_seconds(text: str, seconds: float) -> None:
     """The specification means the former, Python's SDK the latter."""
-    found = target(OtlpSection(), {ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": text})
-    assert found is not None
-    assert found.timeout_s == seconds
+    found = asked(OtlpSection(), {ENDPOINT: "http://c", TIMEOUT: text})
+    assert found.target is not None
+    assert (found.target.timeout_s, found.told) == (seconds, ())
+
+
+def test_what_came_since_the_last_push_is_pushed_at_the_end(pushing: _Pushing, collector: MetricsCollector) -> None:
+    pushing.push()
+    collector.wait(1)
+    pushing.store.apply(Batch("host", 115.0, [Point("aie_host_load1", Kind.GAUGE, (), 7.0)]))
+    pushing.output.tick_last(pushing.store.everything, 115.0)
+    pushing.output.close()
+    assert [points_of(each)["aie.host.load1"][0].as_double for each in collector.requests] == [110.0, 7.0]
+    assert pushing.exports("ok") == 2
+
+
+def test_the_last_push_waits_for_what_is_under_way(pushing: _Pushing, collector: MetricsCollector) -> None:
+    release = threading.Event()
+    collector.answer = silent(release)
+    pushing.push()
+    collector.wait(1)
+    pushing.output.tick_last(pushing.store.everything, 115.0)
+    release.set()
+    pushing.output.close()
+    assert len(collector.requests) == 2
+
+
+@pytest.mark.parametrize("answer", ["silent", "trickling", "unavailable", "nobody"])
+def test_a_collector_that_is_unwell_holds_up_the_end_for_a_moment_at_most(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter would try for a minute."""
+    monkeypatch.setenv(TIMEOUT, "60")
+    monkeypatch.setattr(push, "CLOSE_TIMEOUT_S", 0.3)
+    release = threading.Event()
+    served = MetricsCollector()
+    served.answer = {"silent": silent(release), "trickling": TRICKLES["head"], "unavailable": refusing(503)}.get(answer, well)
+    if answer == "nobody":
+        served.close()
+    pushing = _Pushing(served.url)
+    try:
+        pushing.output.tick_last(pushing.store.everything, 100.0)
+        began_s = time.monotonic()
+        pushing.output.close()
+        assert time.monotonic() - began_s < 20.0
+        assert pushing.exports("ok") == 0
+    finally:
+        release.set()
+        if answer != "nobody":
+            served.close()
+
+
+def test_the_end_leaves_room_in_what_a_supervisor_gives() -> None:
+    """systemd 90 s, a pod 30, Docker 10."""
+    assert CLOSE_TIMEOUT_S <= 5.0
 
 
 def test_check_says_whether_a_collector_takes_what_is_pushed(collector: MetricsCollector) -> None:

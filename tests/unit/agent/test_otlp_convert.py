@@ -120,7 +120,7 @@ def test_points_of_a_gpu_say_which_it_is() -> None:
         "hw.type": "gpu",
         "hw.sensor_location": "memory",
         "hw.name": "H100",
-        "hw.serial_number": "GPU-1",
+        "aie.gpu.uuid": "GPU-1",
         "hw.vendor": "NVIDIA",
     }
     assert {attributes_of(point)["hw.gpu.task"]: point.as_double for point in points["hw.gpu.utilization"]} == {
@@ -171,3 +171,20 @@ def test_what_is_not_known_any_more_is_absent() -> None:
     store.apply(Batch("statsd", 100.0, [], [HistogramPoint(TTFT, SERVED, (1.0,), (1.0, 0.0), 0.5)]))
     assert {each.name for each in readings(store.everything(), 100.5)} == {"aie_host_load1", TTFT}
     assert readings(store.everything(), 100_000.0) == []
+
+
+def test_values_are_the_conventions_words_where_labels_are_theirs() -> None:
+    """Of labels that keep their name, values do, too."""
+    modes = ("user", "irq", "softirq")
+    points = points_of(
+        _encoded(
+            [
+                *(Reading("aie_host_cpu_seconds_total", Kind.COUNTER, (("mode", mode),), 1.0) for mode in modes),
+                Reading("jobs", Kind.COUNTER, (("mode", "irq"),), 1.0),
+            ]
+        )
+    )
+    assert [attributes_of(point) for point in points["system.cpu.time"]] == [
+        {"cpu.mode": mode} for mode in ("user", "interrupt", "softirq")
+    ]
+    assert [attributes_of(point) for point in points["jobs"]] == [{"mode": "irq"}]

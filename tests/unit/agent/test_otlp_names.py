@@ -15,6 +15,7 @@ from opentelemetry.semconv.schemas import Schemas
 
 from aie_agent.outputs.otlp.build import SCHEMA_URL
 from aie_agent.outputs.otlp.names import CONVENTIONS, NAMES, Instrument, Name, foreign_name, own_name
+from aie_agent.sources.procfs_text import CPU_MODES
 from aie_telemetry.catalogue import CATALOGUE, Kind
 
 _MODULES = {"hw": "hw_metrics", "gen_ai": "gen_ai_metrics", "process": "process_metrics", "system": "system_metrics"}
@@ -121,3 +122,45 @@ def _attributes_of_the_package() -> set[str]:
 def test_attributes_are_those_of_the_conventions() -> None:
     used = {each for name in CONVENTIONS.values() for each in (*name.labels.values(), *name.constants)}
     assert {each for each in used if not each.startswith("aie.")} <= _attributes_of_the_package()
+
+
+def _values_of_the_package() -> dict[str, set[str]]:
+    """By attribute what its enumeration has; those without one are not there. An enumeration is called as its attribute is."""
+    found: dict[str, set[str]] = {}
+    for file in Path(_incubating.__path__[0]).glob("*_attributes.py"):
+        module = importlib.import_module(f"{_incubating.__name__}.{file.stem}")
+        for name, attribute in vars(module).items():
+            enumeration = vars(module).get("".join(part.capitalize() for part in name.split("_")) + "Values")
+            if name.isupper() and isinstance(attribute, str) and enumeration is not None:
+                found[attribute] = {each.value for each in enumeration}
+    return found
+
+
+SAID = {
+    ("aie_host_cpu_seconds_total", "mode"): CPU_MODES,
+    ("aie_process_cpu_seconds_total", "mode"): ("user", "system"),
+    ("aie_process_context_switches_total", "kind"): ("voluntary", "involuntary"),
+    ("aie_host_block_io_bytes_total", "op"): ("read", "write"),
+}
+"""What our labels say that are attributes with an enumeration in the conventions."""
+OWN_VALUES = {"cpu.mode": {"softirq"}, "gen_ai.operation.name": {"inference"}}
+"""Words that the conventions lack, where they allow one's own: docs/otlp.md has each."""
+
+
+def test_values_are_those_of_the_conventions_but_for_what_the_document_says() -> None:
+    theirs = _values_of_the_package()
+    assert {"cpu.mode", "hw.type", "hw.gpu.task", "disk.io.direction", "system.paging.direction"} <= set(theirs)
+    unknown = set()
+    free = {"gen_ai.provider.name", "error.type"}  # the engine's name, as the document says; an XID's number
+    for metric, name in CONVENTIONS.items():
+        for attribute, value in name.constants.items():
+            if attribute in theirs and value not in theirs[attribute]:
+                unknown.add((attribute, value))
+        for label, attribute in name.labels.items():
+            if attribute in theirs and attribute not in free:
+                values = [name.values.get(each, each) for each in SAID[metric, label]]
+                assert len(set(values)) == len(values), "two points would be one"
+                unknown |= {(attribute, value) for value in values if value not in theirs[attribute]}
+    assert unknown == {(attribute, value) for attribute, values in OWN_VALUES.items() for value in values}
+    document = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
+    assert all(f"`{value}`" in document for _, value in unknown)

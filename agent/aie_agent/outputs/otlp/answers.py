@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 if TYPE_CHECKING:
     import requests
 
-    from aie_agent.outputs.otlp.push import Refused
+    from aie_agent.outputs.otlp.refused import Refused
 
 _PROTOBUF: Final = "application/x-protobuf"
 _MOST_CHARS: Final = 200

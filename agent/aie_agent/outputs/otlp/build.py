@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 from aie_agent.config import OtlpSection
+from aie_agent.outputs.otlp.refused import Refused
 from aie_agent.samples import Count
 from aie_agent.store import AnySeries
+from aie_telemetry import otel_environment as otel
 from aie_telemetry.bounded_http import bounded_session
+from aie_telemetry.extras import install
 
 if TYPE_CHECKING:
-    from aie_agent.outputs.otlp.push import Exporter, Refused
+    from aie_agent.outputs.otlp.push import Exporter
 
 log = logging.getLogger(__name__)
 
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_EXTRA: Final = {
-    "http/protobuf": "pip install 'aie-observability[otel]'",
-    "grpc": "pip install opentelemetry-exporter-otlp-proto-grpc",
-}
+_TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+_COMPRESSIONS: Final = ("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION")
+_EXPORTER: Final = "OTEL_METRICS_EXPORTER"
+_INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+_HTTP, _GRPC = "http/protobuf", "grpc"
+_PACKAGES: Final = {_HTTP: install("agent,otel"), _GRPC: "pip install opentelemetry-exporter-otlp-proto-grpc"}
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the semantic conventions that `names.py` has its names from."""
 
 _METRICS_PATH: Final = "/v1/metrics"
 _DEFAULT_INTERVAL_S: Final = 60.0
-_TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 _DEFAULT_TIMEOUT_S: Final = 10.0
-_LONGEST_TIMEOUT_S: Final = 60.0
-_SURELY_MS: Final = 300.0
-"""The specification means milliseconds, Python's SDK reads seconds: nobody waits 300 seconds, and nobody less than 300 ms."""
+_RULES: Final = {
+    "OTEL_SDK_DISABLED": otel.FLAG,
+    **dict.fromkeys(_PROTOCOLS, otel.one_of(_HTTP, _GRPC)),
+    **dict.fromkeys(_TIMEOUTS, otel.TIMEOUT),
+    **dict.fromkeys(_COMPRESSIONS, otel.one_of("none", "gzip", "deflate")),
+    _INTERVAL: otel.number(1000, 3_600_000, "milliseconds"),
+}
 
 
 class OtlpError(Exception):
@@ -42,14 +49,21 @@ class OtlpError(Exception):
 
 
 class Target(NamedTuple):
-    """Where to push: by which protocol, to which URL, and how often. `endpoint` is None where the SDK is to read the environment,
-    as it does for the rest: headers, certificates, timeouts."""
+    """Where to push: by which protocol, to which URL, how often, how long one push may take, and compressed how ("none", "gzip",
+    "deflate"). Headers and certificates the SDK reads from the environment."""
 
     protocol: str
     url: str
-    endpoint: str | None
     interval_s: float
     timeout_s: float
+    compression: str = "none"
+
+
+class Asked(NamedTuple):
+    """Where metrics go, None where nobody asked for it or no endpoint can be used; and what is to be told of the variables."""
+
+    target: Target | None
+    told: tuple[otel.Told, ...]
 
 
 class Output(Protocol):
@@ -61,6 +75,9 @@ class Output(Protocol):
     def counts(self) -> Iterable[Count]:
         """About itself."""
 
+    def tick_last(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> None:
+        """Once, before `close`."""
+
     def close(self) -> None:
         """At the end. May take three seconds."""
 
@@ -71,6 +88,9 @@ class NoOutput:
     def tick(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> None:
         """Nothing to do."""
 
+    def tick_last(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> None:
+        """Nothing to do."""
+
     def counts(self) -> Iterable[Count]:
         """None."""
         return ()
@@ -79,49 +99,72 @@ class NoOutput:
         """Holds nothing."""
 
 
-def target(section: OtlpSection, environment: Mapping[str, str] = os.environ) -> Target | None:
-    """Where metrics go; None where nobody asked for it. The configuration wins over the environment. Raises OtlpError."""
-    off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    off = off or environment.get("OTEL_METRICS_EXPORTER", "").strip().lower() == "none"
-    if section.endpoint is None and (off or not any(environment.get(each) for each in _ENDPOINTS)):
+def asked(section: OtlpSection, environment: MutableMapping[str, str] = os.environ) -> Asked:
+    """What is asked for; the configuration wins over the environment. Takes out of `environment` what cannot be used of the
+    standard variables, so that the SDK does not stumble over it either."""
+    told = otel.ignore_unusable(environment, _RULES)
+    if section.endpoint is None:
+        kind = otel.ADDRESS if _protocol(section, environment) == _GRPC else otel.HTTP_URL
+        told += otel.ignore_unusable(environment, dict.fromkeys(ENDPOINTS, kind))
+    target = _target(section, environment)
+    named_one = otel.is_on(environment, _EXPORTER) and any(each.name in ENDPOINTS for each in told)
+    return Asked(target, tuple(told) if target is not None or named_one else ())
+
+
+def _target(section: OtlpSection, environment: Mapping[str, str]) -> Target | None:
+    url = _url(section, environment)
+    if url is None:
         return None
-    protocol: str | None = section.protocol
-    protocol = protocol or next((environment[each] for each in _PROTOCOLS if environment.get(each)), "http/protobuf")
-    if protocol not in _EXTRA:
-        raise OtlpError(f"{' or '.join(_PROTOCOLS)}: {protocol!r} is not known: accepted: {', '.join(_EXTRA)}")
-    paces = _interval_s(section, environment), _timeout_s(environment)
-    if section.endpoint is not None:
-        endpoint = metrics_url(section.endpoint) if protocol == "http/protobuf" else str(section.endpoint)
-        return Target(protocol, endpoint, endpoint, *paces)
-    name = next(each for each in _ENDPOINTS if environment.get(each))
-    if protocol == "http/protobuf" and urlsplit(environment[name]).scheme not in ("http", "https"):
-        raise OtlpError(f"{name}: {environment[name]!r} is no URL: accepted: http://HOST:PORT or https://HOST:PORT")
-    return Target(protocol, environment[name], None, *paces)
+    said_s = float(environment[_INTERVAL]) / 1000 if _INTERVAL in environment else _DEFAULT_INTERVAL_S
+    return Target(
+        _protocol(section, environment),
+        url,
+        said_s if section.interval is None else section.interval,
+        otel.timeout_s(environment, _TIMEOUTS, _DEFAULT_TIMEOUT_S),
+        otel.first(environment, _COMPRESSIONS) or "none",
+    )
 
 
 def metrics_url(endpoint: str) -> str:
     """Where metrics go for a collector's URL: OTLP's own path below it, as with OTEL_EXPORTER_OTLP_ENDPOINT, unless it ends so."""
-    parts = urlsplit(endpoint)
-    path = parts.path.rstrip("/")
-    return urlunsplit(parts._replace(path=path if path.endswith(_METRICS_PATH) else path + _METRICS_PATH))
+    return otel.signal_url(endpoint, _METRICS_PATH)
+
+
+def _protocol(section: OtlpSection, environment: Mapping[str, str]) -> str:
+    return section.protocol or otel.first(environment, _PROTOCOLS) or _HTTP
+
+
+def _url(section: OtlpSection, environment: Mapping[str, str]) -> str | None:
+    is_http = _protocol(section, environment) == _HTTP
+    if section.endpoint is not None:
+        return metrics_url(section.endpoint) if is_http else str(section.endpoint)
+    if not otel.is_on(environment, _EXPORTER):
+        return None
+    own, shared = (environment.get(name) for name in ENDPOINTS)
+    if own or not shared:
+        return own or None  # as it is: what it names is the signal's own
+    return otel.below(shared, _METRICS_PATH) if is_http else shared
 
 
 def build(section: OtlpSection, hostname: str) -> Output:
     """The output; one that does nothing where nobody asked for it. Raises OtlpError where it was asked for and cannot be."""
-    wanted = target(section)
+    wanted, told = asked(section)
+    for each in told:
+        log.warning("OTLP: %s", each)
     if wanted is None:
+        if told:
+            log.warning("OTLP: nothing is pushed: no endpoint that can be used is named")
         return NoOutput()
-    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-    from aie_agent.outputs.otlp.push import OtlpPush, Refused
-
     refused = Refused()
     make_exporter = exporter(wanted, refused)
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    from aie_agent.outputs.otlp.push import OtlpPush
+
     release = version("aie-observability")
-    own = {"service.name": "aie-agent", "service.version": release, "service.instance.id": hostname, "host.name": hostname}
-    given = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
-    resource = Resource.create({name: value for name, value in own.items() if name not in given})
+    resource = otel.resource(
+        {"service.name": "aie-agent", "service.version": release, "service.instance.id": hostname, "host.name": hostname}
+    )
     return OtlpPush(make_exporter, wanted.interval_s, resource, InstrumentationScope("aie_agent", release, SCHEMA_URL), refused)
 
 
@@ -131,51 +174,26 @@ def build_or_say_why(section: OtlpSection, hostname: str) -> Output:
         return build(section, hostname)
     except OtlpError as error:
         log.error("OTLP: %s", error)
-        return NoOutput()
+    except Exception as error:  # noqa: BLE001 - whatever the SDK stumbles over is no reason to watch nothing
+        log.error("OTLP: nothing is pushed: %s: %s", type(error).__name__, error)
+    return NoOutput()
 
 
 def exporter(wanted: Target, refused: Refused) -> Callable[[], Exporter]:
     """Makes the SDK's exporter when it is called, which then raises what a certificate or a header raises that cannot be used.
     `refused` is told of points that a collector did not take. Raises OtlpError where the package is not there."""
     try:
-        if wanted.protocol == "grpc":
+        if wanted.protocol == _GRPC:
             from aie_agent.outputs.otlp.by_grpc import GrpcExporter
 
-            return lambda: GrpcExporter(wanted.endpoint, wanted.timeout_s, refused)
+            return lambda: GrpcExporter(wanted.url, wanted.timeout_s, wanted.compression, refused)
+        from opentelemetry.exporter.otlp.proto.http import Compression
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        from aie_agent.outputs.otlp.answers import inspector
+
+        session = bounded_session(inspector(refused), max_s=wanted.timeout_s)
     except ImportError as error:
-        raise OtlpError(f"OTLP by {wanted.protocol} needs a package: {_EXTRA[wanted.protocol]} ({error})") from error
-    from aie_agent.outputs.otlp.answers import inspector
-
-    session = bounded_session(inspector(refused), max_s=wanted.timeout_s)
-    return lambda: OTLPMetricExporter(endpoint=wanted.endpoint, session=session, timeout=wanted.timeout_s)
-
-
-def _interval_s(section: OtlpSection, environment: Mapping[str, str]) -> float:
-    if section.interval is not None:
-        return section.interval
-    text = environment.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
-    if not text:
-        return _DEFAULT_INTERVAL_S
-    try:
-        interval_s = float(text) / 1000
-    except ValueError:
-        interval_s = float("nan")
-    if not 1.0 <= interval_s <= 3600.0:
-        raise OtlpError(f"OTEL_METRIC_EXPORT_INTERVAL: {text!r}: accepted: 1000 to 3600000 (milliseconds)")
-    return interval_s
-
-
-def _timeout_s(environment: Mapping[str, str]) -> float:
-    """For one push, the exporter's tries included."""
-    name = next((each for each in _TIMEOUTS if environment.get(each, "").strip()), None)
-    if name is None:
-        return _DEFAULT_TIMEOUT_S
-    try:
-        number = float(environment[name])
-    except ValueError:
-        number = float("nan")
-    timeout_s = number / 1000 if number >= _SURELY_MS else number
-    if not 0.0 < timeout_s <= _LONGEST_TIMEOUT_S:
-        raise OtlpError(f"{name}: {environment[name]!r}: accepted: up to 60 (seconds), or 300 to 60000 (milliseconds)")
-    return timeout_s
+        raise OtlpError(f"OTLP by {wanted.protocol} needs a package: {_PACKAGES[wanted.protocol]} ({error})") from error
+    compression = Compression(wanted.compression)
+    return lambda: OTLPMetricExporter(endpoint=wanted.url, session=session, timeout=wanted.timeout_s, compression=compression)

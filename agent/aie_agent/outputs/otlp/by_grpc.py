@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from grpc import Compression  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
 from aie_agent.outputs.otlp.answers import note_partial
@@ -12,7 +13,11 @@ from aie_agent.outputs.otlp.answers import note_partial
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-    from aie_agent.outputs.otlp.push import Refused
+    from aie_agent.outputs.otlp.refused import Refused
+
+
+_COMPRESSIONS: Final = {"none": Compression.NoCompression, "gzip": Compression.Gzip, "deflate": Compression.Deflate}
+"""The SDK's own reading of the variable knows "gzip" only, and raises for "none"."""
 
 
 class _Client:
@@ -34,10 +39,10 @@ class GrpcExporter(OTLPMetricExporter):
 
     _client: Any
 
-    def __init__(self, endpoint: str | None, timeout_s: float, refused: Refused) -> None:
-        """Raises what certificates raise that cannot be read. `endpoint` None: as the environment says."""
+    def __init__(self, endpoint: str, timeout_s: float, compression: str, refused: Refused) -> None:
+        """Raises what certificates raise that cannot be read. `compression` is "none", "gzip" or "deflate"."""
         self._refused = refused
-        super().__init__(endpoint=endpoint, timeout=timeout_s)
+        super().__init__(endpoint=endpoint, timeout=timeout_s, compression=_COMPRESSIONS[compression])
 
     def _initialize_channel_and_stub(self) -> None:
         """The SDK calls it again after UNAVAILABLE: each of its clients is wrapped."""

@@ -181,7 +181,7 @@ def _attributes(tags: Tags, name: Name, described: Mapping[str, Mapping[str, str
     found = dict(name.constants)
     for label, value in tags:
         renamed = name.labels.get(label, label)
-        found[renamed] = value
+        found[renamed] = name.values.get(value, value) if label in name.labels else value
         if renamed == "hw.id":
             found.update(described.get(value, {}))
     return found
@@ -195,7 +195,7 @@ def _gpu_descriptions(read: Iterable[Reading]) -> dict[str, dict[str, str]]:
             labels = dict(each.tags)
             found[labels["gpu"]] = {
                 "hw.name": labels.get("name", ""),
-                "hw.serial_number": labels.get("uuid", ""),
+                "aie.gpu.uuid": labels.get("uuid", ""),  # NVML's, which is no serial number
                 "hw.vendor": "NVIDIA",
             }
     return found

@@ -25,13 +25,15 @@ class Instrument(StrEnum):
 
 
 class Name(NamedTuple):
-    """A metric in OpenTelemetry. `labels` are other names for labels of ours, `constants` attributes that all its points have."""
+    """A metric in OpenTelemetry. `labels` are other names for labels of ours, `constants` attributes that all its points have,
+    `values` other words for values of renamed labels."""
 
     name: str
     unit: str
     instrument: Instrument
     labels: Mapping[str, str] = MappingProxyType({})
     constants: Mapping[str, str] = MappingProxyType({})
+    values: Mapping[str, str] = MappingProxyType({})
 
 
 _UNITS: Final = {
@@ -102,7 +104,10 @@ CONVENTIONS: Final[Mapping[str, Name]] = {
     "aie_process_major_faults_total": Name(
         "process.paging.faults", "{fault}", Instrument.COUNTER, _ENGINE, {"system.paging.fault.type": "major"}
     ),
-    "aie_host_cpu_seconds_total": Name("system.cpu.time", "s", Instrument.COUNTER, {"mode": "cpu.mode"}),
+    # softirq stays: the conventions have no word for it, and as a second "interrupt" it would be the same point.
+    "aie_host_cpu_seconds_total": Name(
+        "system.cpu.time", "s", Instrument.COUNTER, {"mode": "cpu.mode"}, values={"irq": "interrupt"}
+    ),
     "aie_host_cpus": Name("system.cpu.logical.count", "{cpu}", Instrument.UP_DOWN_COUNTER),
     "aie_host_memory_total_bytes": Name("system.memory.limit", "By", Instrument.UP_DOWN_COUNTER),
     "aie_host_memory_available_bytes": Name("system.memory.linux.available", "By", Instrument.UP_DOWN_COUNTER),

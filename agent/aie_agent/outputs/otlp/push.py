@@ -13,13 +13,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from aie_agent.outputs.otlp.convert import Exemplars, Reading, Starts, is_sendable, metrics_data, readings
+from aie_agent.outputs.otlp.refused import Refused
 from aie_agent.samples import Count
 from aie_agent.store import AnySeries
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 3.0
-"""At most so long an export that is under way holds up the end of the agent."""
+"""At most so long what is under way, and the last push after it, hold up the end of the agent. systemd gives it 90 s, a pod 30."""
 
 
 class Exporter(Protocol):
@@ -30,25 +31,6 @@ class Exporter(Protocol):
 
     def shutdown(self, timeout_millis: float = ...) -> None:
         """Ends waiting for another try."""
-
-
-class Refused:
-    """How many points a collector refused of requests that it took, and why, as it says."""
-
-    def __init__(self) -> None:
-        self._points = 0
-        self._reason = ""
-
-    def note(self, points: int, reason: str) -> None:
-        """An answer told of some."""
-        self._points += points
-        self._reason = reason
-
-    def take(self) -> tuple[int, str]:
-        """What came since the last time."""
-        taken = self._points, self._reason
-        self._points, self._reason = 0, ""
-        return taken
 
 
 class _Push(NamedTuple):
@@ -84,9 +66,11 @@ class OtlpPush:
         self._exemplars = Exemplars()
         self._next_s: float | None = None
         self._offered: _Push | None = None
+        self._last: _Push | None = None
         self._wake = threading.Condition()
         self._closing = False
         self._exporter: Exporter | None = None
+        self._is_shut_down = False
         self._failing = ""
         self._exports = {"ok": 0, "failed": 0}
         self._points = {"ok": 0, "failed": 0, "skipped": 0, "invalid": 0, "refused": 0}
@@ -102,8 +86,7 @@ class OtlpPush:
         if now_s < self._next_s:
             return
         self._next_s = max(self._next_s + self._interval_s, now_s)
-        # The wall clock, which the agent's own may be ahead of: backends refuse what lies in the future.
-        push = _Push(readings(series(), now_s), self._wall_clock_ns())
+        push = self._read(series, now_s)
         with self._wake:
             if self._offered is not None:
                 self._points["skipped"] += len(push.read)
@@ -120,24 +103,41 @@ class OtlpPush:
         if self._last_success_s is not None:
             yield "aie_agent_otlp_last_success_timestamp_seconds", (), self._last_success_s
 
+    def tick_last(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> None:
+        """To be called once before `close`, by the thread that writes the store: what came since the last push goes out as well,
+        after what is under way. Never blocks."""
+        push = self._read(series, now_s)
+        with self._wake:
+            self._last = push
+
     def close(self) -> None:
-        """Ends it; what is under way gets a moment. To be called where waiting so long harms nobody."""
+        """Ends it; what is under way and the last push get a moment, together. To be called where waiting so long harms nobody."""
         with self._wake:
             self._closing = True
+            if self._last is None:
+                self._shut_down()  # nothing comes after what is under way: no other try of it is waited for
             self._wake.notify()
-        exporter = self._exporter
-        if exporter is not None:
-            exporter.shutdown(timeout_millis=CLOSE_TIMEOUT_S * 1000)
         self._thread.join(CLOSE_TIMEOUT_S)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._exporter is not None and not self._is_shut_down:
+            self._is_shut_down = True  # the SDK complains of a second time
+            self._exporter.shutdown(timeout_millis=0.0)
+
+    def _read(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> _Push:
+        # The wall clock, which the agent's own may be ahead of: backends refuse what lies in the future.
+        return _Push(readings(series(), now_s), self._wall_clock_ns())
 
     def _run(self) -> None:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._offered is not None or self._closing)
-                if self._closing:
-                    return
                 push = self._offered
-            assert push is not None
+                if push is None:  # it is closing
+                    push, self._last = self._last, None
+            if push is None:
+                return
             sendable = push._replace(read=[each for each in push.read if is_sendable(each)])
             self._points["invalid"] += len(push.read) - len(sendable.read)
             self._count(sendable, self._send(sendable))

@@ -12,10 +12,11 @@ from aie_agent.sources.nvml.door import Absent, Door
 from aie_agent.sources.nvml.gpu import GpuReader, Options
 from aie_agent.sources.nvml.memory import Memory
 from aie_agent.sources.nvml.unreached import GPU_FOLDERS, may_be_lost
+from aie_telemetry.extras import install
 
 MAX_GPUS: Final = 64
 
-_NO_BINDING: Final = "nvidia-ml-py is not installed: pip install 'aie-observability[agent]'"
+_NO_BINDING: Final = f"nvidia-ml-py is not installed: {install('agent')}"
 _REASONS: Final = {
     "library_not_found": "no NVIDIA driver: there is no libnvidia-ml.so.1 (in a container: start it with the NVIDIA runtime)",
     "driver_not_loaded": "the NVIDIA driver is not loaded: load it with modprobe nvidia, or install it",
