@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from aie_agent.analysis.leaks.lines import LeakClass
+from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
 from tests.faultlab.clients import brief_foreign_chat
 from tests.faultlab.faults import CACHED, CANARY_LEARNS_S, DRIFT, MEMORY, PLAIN, SLOW, Fault, Inject, inside
-from tests.faultlab.world import ENGINE, World
+from tests.faultlab.judge import Answer
+from tests.faultlab.programs import until
+from tests.faultlab.world import ENGINE_NAME, World
+
+INSISTING: Final = 3
+"""Clients that are answered all the time: an engine that is killed then takes requests along."""
 
 
 def _stopped(world: World) -> contextlib.AbstractContextManager[None]:
@@ -21,7 +27,10 @@ def _stopped(world: World) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _killed(world: World) -> Iterator[None]:
-    world.kill_engine()
+    """While requests run in it, and the agent knows: one that ended while idle may have been stopped on purpose."""
+    with world.clients.flood(INSISTING):
+        until(lambda: world.running() >= INSISTING, "the clients' requests do not run")
+        world.kill_engine()
     try:
         yield
     finally:
@@ -59,7 +68,7 @@ def _dropped(world: World) -> contextlib.AbstractContextManager[None]:
 
 
 def _cuda_oom(world: World) -> contextlib.AbstractContextManager[None]:
-    return world.inside("cuda_out_of_memory", statsd=world.statsd, engine=ENGINE)
+    return world.inside("cuda_out_of_memory", statsd=world.statsd, engine=ENGINE_NAME)
 
 
 NULL_S: Final = 300.0
@@ -74,40 +83,66 @@ def _null(name: str, what: str, inject: Inject) -> Fault:
 def _leak(name: str, what: str, inject: Inject, leak_class: LeakClass) -> Fault:
     """A suspicion, which is information: a leak takes a day of the analysis' time."""
     return Fault(
-        *(name, what, MEMORY, inject, ("memory_leak",)),
+        *(name, what, MEMORY, inject),
+        Answer("memory_leak", severity="info", says=re.escape(f"({IN_WORDS[leak_class]})")),
         limit_s=500.0,
         fast=False,
         renews=True,
-        classes=(leak_class,),
-        severity="info",
     )
 
 
+_HOG: Final = r"^thread report-builder held the GIL at breakage\.py:\d+ \(gil_hog\."
+_LOCK: Final = r"^lock 0x[0-9a-f]+, breakage\.py:\d+ \(global_lock\."
+_LOCK_ELSEWHERE: Final = r"^lock 0x[0-9a-f]+, (?!breakage\.py:\d+ \(global_lock\.).*: (?!0\.0\d threads)"
+_OWN: Final = r"failed on cuda0, the engine itself holds it$"
+
 ENGINE_FAULTS: Final = (
-    Fault("stopped", "SIGSTOP", PLAIN, _stopped, ("engine_stopped",), ("engine_hung",)),
-    Fault("killed", "SIGKILL under load", PLAIN, _killed, ("engine_down",)),
-    Fault("gil-hog", "two threads that compute in Python", PLAIN, inside("gil_hog"), ("gil_contention",), SLOW),
-    Fault("global-lock", "one lock around the tokeniser", PLAIN, inside("global_lock"), ("lock_contention",), SLOW),
-    Fault("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), ("tokenizer_bound",), SLOW),
-    Fault("gc-storm", "full collections of 1.5 million objects", PLAIN, inside("gc_storm"), ("python_gc",), SLOW),
-    Fault("flood", "200 clients that ask again at once", PLAIN, _flood, ("client_flood",), SLOW),
+    Fault("stopped", "SIGSTOP", PLAIN, _stopped, Answer("engine_stopped", says=r"^process \d+ is stopped for"), ("engine_hung",)),
+    Fault("killed", "SIGKILL under load", PLAIN, _killed, Answer("engine_down", severity="critical")),
+    Fault(
+        "gil-hog",
+        "two threads that compute in Python",
+        PLAIN,
+        inside("gil_hog"),
+        Answer("gil_contention", says=_HOG),
+        SLOW,
+        tells_on=True,  # the next one wants a look at the stacks, which an agent takes once a minute
+    ),
+    Fault(
+        "global-lock",
+        "one lock around the tokeniser",
+        PLAIN,
+        inside("global_lock"),
+        Answer("lock_contention", says=_LOCK, never=_LOCK_ELSEWHERE),
+        SLOW,
+    ),
+    Fault("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), Answer("tokenizer_bound"), SLOW),
+    Fault("gc-storm", "full collections of 1.5 million objects", PLAIN, inside("gc_storm"), Answer("python_gc"), SLOW),
+    Fault("flood", "200 clients that ask again at once", PLAIN, _flood, Answer("client_flood"), SLOW),
     Fault(
         "kv-too-small",
         "restarted with a KV cache for one request, six clients more",
         PLAIN,
         _kv_too_small,
-        ("kv_full",),
+        Answer("kv_full", says=r"it has room for 64 tokens"),
         ("requests_rejected", "engine_down", *SLOW),
         limit_s=60.0,
     ),
-    Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, ("page_faults",), ("disk_stall", *SLOW)),
-    Fault("cuda-oom", "torch says out of memory, the hooks hear it", PLAIN, _cuda_oom, ("cuda_oom",), tells_on=True),
+    Fault("mapped-weights", "page cache taken from mapped weights", PLAIN, _dropped, Answer("page_faults"), ("disk_stall", *SLOW)),
+    Fault(
+        "cuda-oom",
+        "torch says out of memory, the hooks hear it",
+        PLAIN,
+        _cuda_oom,
+        Answer("cuda_oom", severity="critical", says=_OWN),
+        tells_on=True,
+    ),
     Fault(
         "cache-off",
         "the response cache never hits again",
         CACHED,
         inside("response_cache_off"),
-        ("cache_hit_collapse",),
+        Answer("cache_hit_collapse", severity="info", says=r"its response cache hits"),  # a warning from 120 s on
         SLOW,
         healthy_s=130.0,
     ),
@@ -116,8 +151,8 @@ ENGINE_FAULTS: Final = (
         "NaN in one layer",
         DRIFT,
         inside("layer_scaled", factor=float("nan")),
-        ("nan_logits",),
-        ("output_collapse",),
+        Answer("nan_logits", severity="critical"),
+        ("output_collapse", "output_drift"),
         limit_s=240.0,
         fast=False,  # ten answers are counted, not seconds
     ),
@@ -126,7 +161,7 @@ ENGINE_FAULTS: Final = (
         "the weights of one layer times eight",
         DRIFT,
         inside("layer_scaled", factor=8.0),
-        ("output_drift",),
+        Answer("output_drift", says=r"^canary default: "),
         ("output_collapse",),
         limit_s=300.0,
         healthy_s=CANARY_LEARNS_S,
@@ -137,7 +172,7 @@ ENGINE_FAULTS: Final = (
         "other languages, emoji and code for English",
         DRIFT,
         _foreign,
-        ("input_drift",),
+        Answer("input_drift", says=r"the weights are the same, so it is the prompts"),
         ("output_drift", *SLOW),
         limit_s=900.0,
         healthy_s=CANARY_LEARNS_S,

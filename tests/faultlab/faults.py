@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aie_agent.analysis.leaks.lines import LeakClass
-from aie_telemetry.api import Severity
 from tests.faultlab.clients import brief_chat, repeated_chat
+from tests.faultlab.judge import Answer, Expected, Key
 from tests.faultlab.world import Setup, World
 
 PLAIN: Final = Setup("plain")
@@ -36,17 +35,17 @@ Inject = Callable[[World], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`expected` are the causes of which one must be named, and stand first; none: nothing may be found (a null fault). `classes`
-    are those of a leak of which its finding must name one, and `severity` is what it must have; empty: any will do. `beside`
-    are those that are true as well, and may stand beside it. `healthy_s` is for how long nothing is wrong before. `renews`: engine
-    and agent are started anew after it; `tells_on`: the agent is, since it tells of this for minutes; `apart`: nobody else breaks
-    what it breaks, so that nothing of it need be gone before the next. `fast`: people would know within seconds."""
+    """`answer` is what must be found, and stand first; None: nothing may be found (a null fault). `beside` are causes that are true
+    as well, and may stand beside it; every other is a false alarm. `healthy_s` is for how long nothing is wrong before. `renews`:
+    engine and agent are started anew after it; `tells_on`: the agent is, since it tells of this, or remembers it, for a minute or
+    more; `apart`: nobody else breaks what it breaks, so that nothing of it need be gone before the next. `fast`: people would know
+    within seconds."""
 
     name: str
     what: str
     setup: Setup
     inject: Inject
-    expected: tuple[str, ...] = ()
+    answer: Answer | None = None
     beside: tuple[str, ...] = ()
     limit_s: float = 60.0
     healthy_s: float = 10.0
@@ -54,8 +53,16 @@ class Fault:
     renews: bool = False
     tells_on: bool = False
     apart: bool = False
-    classes: tuple[LeakClass, ...] = ()
-    severity: Severity | None = None
+
+    @property
+    def expected(self) -> Expected:
+        """What it is judged by."""
+        return Expected(self.answer, self.beside)
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """Who must be named, and what for; empty for a null fault."""
+        return frozenset() if self.answer is None else frozenset({self.answer.key})
 
 
 def inside(fault: str, **arguments: float | str) -> Inject:

@@ -8,6 +8,7 @@ from typing import Final
 
 from aie_agent import simulate
 from tests.faultlab.faults import GPUS, Fault, Inject
+from tests.faultlab.judge import Answer
 from tests.faultlab.world import GIB, World, stranger
 
 _HW_SLOWDOWN: Final = 0x8
@@ -63,26 +64,37 @@ def _orphan(world: World) -> Iterator[None]:
 _throttle = _gpu(lambda host: host.throttle(0, _HW_SLOWDOWN | _HW_THERMAL), lambda host: host.throttle(0, 0))
 _brake = _gpu(lambda host: host.throttle(1, _HW_SLOWDOWN | _HW_POWER_BRAKE), lambda host: host.throttle(1, 0))
 _narrow = _gpu(lambda host: host.set_link(3, width=8), lambda host: host.set_link(3, width=16))
-_lost_79 = _gpu(_falls_off, lambda host: host.lose(4, lost=False))
+_falls_with_79 = _gpu(_falls_off, lambda host: host.lose(4, lost=False))
 _lost = _gpu(lambda host: host.lose(5), lambda host: host.lose(5, lost=False))
 _xid_48 = _gpu(lambda host: host.push_xid(0, 48), lambda host: None)
 _xid_31 = _gpu(lambda host: host.push_xid(1, 31), lambda host: None)
 _pcie = _gpu(_full_link, lambda host: host.unfix(6, "pcie_rx_kb_per_s"))
 
 
-def _fault(name: str, what: str, inject: Inject, expected: str, beside: tuple[str, ...] = ()) -> Fault:
-    return Fault(name, what, GPUS, inject, (expected,), beside, apart=True)
+def _fault(name: str, what: str, inject: Inject, answer: Answer, beside: tuple[str, ...] = ()) -> Fault:
+    return Fault(name, what, GPUS, inject, answer, beside, apart=True)
 
+
+_HOT: Final = Answer("gpu_thermal", "gpu0", "warning", says=r"gives hw_thermal as the reason")
+_BRAKED: Final = Answer("gpu_power_brake", "gpu1", "warning", says=r"gives hw_power_brake as the reason")
+_NARROW: Final = Answer("gpu_link_width", "gpu3", "warning", says=r"has 8 lanes of 16")
+_FULL: Final = Answer("pcie_bound", "gpu6", "warning", says=r"GB/s from the host", never=r"GB/s to the host")
+_LOST_79: Final = Answer("gpu_lost", "gpu4", "critical", says=r"XID 79 came once")
+_LOST: Final = Answer("gpu_lost", "gpu5", "critical", never=r"XID")
+_XID_48: Final = Answer("gpu_xid_memory", "gpu0", "critical", says=r"XID 48: ")
+_XID_31: Final = Answer("gpu_xid_application", "gpu1", "info", says=r"XID 31: ")
+_ORPHAN: Final = Answer("gpu_orphan", "gpu2", "warning", says=r"^process \d+ \(.*\) holds 20480 MiB")
+_OTHERS: Final = Answer("gpu_neighbour", "gpu7", "warning", says=r"^process \d+ \(somebodys-training .*\) uses 24576 MiB")
 
 GPU_FAULTS: Final = (
-    _fault("thermal", "hardware slowdown: too hot", _throttle, "gpu_thermal", ("gpu_slowed",)),
-    _fault("power-brake", "hardware slowdown: power brake", _brake, "gpu_power_brake", ("gpu_slowed",)),
-    _fault("link-narrow", "8 of 16 PCIe lanes", _narrow, "gpu_link_width", ("pcie_bound",)),
-    _fault("pcie-full", "copies fill the PCIe link", _pcie, "pcie_bound"),
-    _fault("xid-79", "XID 79, and off the bus", _lost_79, "gpu_lost", ("gpu_xid_link", "gpu_xid_gpu")),
-    _fault("gpu-lost", "off the bus without a word", _lost, "gpu_lost"),
-    _fault("xid-48", "XID 48: double-bit ECC error", _xid_48, "gpu_xid_memory", ("gpu_ecc",)),
-    _fault("xid-31", "XID 31: the application's page fault", _xid_31, "gpu_xid_application"),
-    _fault("orphan", "a process that is gone holds 20 GiB", _orphan, "gpu_orphan"),
-    _fault("tenant", "another's training on the same GPU", _tenant, "gpu_neighbour"),
+    _fault("thermal", "hardware slowdown: too hot", _throttle, _HOT, ("gpu_slowed",)),
+    _fault("power-brake", "hardware slowdown: power brake", _brake, _BRAKED, ("gpu_slowed",)),
+    _fault("link-narrow", "8 of 16 PCIe lanes", _narrow, _NARROW, ("pcie_bound",)),
+    _fault("pcie-full", "copies fill the PCIe link", _pcie, _FULL),
+    _fault("xid-79", "XID 79, and off the bus", _falls_with_79, _LOST_79, ("gpu_xid_link", "gpu_xid_gpu")),
+    _fault("gpu-lost", "off the bus without a word", _lost, _LOST),
+    _fault("xid-48", "XID 48: double-bit ECC error", _xid_48, _XID_48, ("gpu_ecc",)),
+    _fault("xid-31", "XID 31: the application's page fault", _xid_31, _XID_31),
+    _fault("orphan", "a process that is gone holds 20 GiB", _orphan, _ORPHAN),
+    _fault("tenant", "another's training on the same GPU", _tenant, _OTHERS),
 )

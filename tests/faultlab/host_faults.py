@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faultlab.faults import PLAIN, SLOW, Fault
+from tests.faultlab.judge import Answer
 from tests.faultlab.programs import LabError, take_nice_along
 from tests.faultlab.world import World
 
@@ -111,13 +112,13 @@ def _home(pid: int, root: Path) -> Path:
 
 
 HOST_FAULTS: Final = (
-    Fault("cpu-neighbour", f"{NEIGHBOURS} processes spin on its only core", PLAIN, _neighbours, ("cpu_starved",), SLOW),
+    Fault("cpu-neighbour", f"{NEIGHBOURS} processes spin on its only core", PLAIN, _neighbours, Answer("cpu_starved"), SLOW),
     Fault(
         "cpu-quota",
         f"a cgroup quota of {QUOTA_CORES} cores",
         PLAIN,
         _quota,
-        ("cpu_throttled",),
+        Answer("cpu_throttled"),
         ("cpu_starved", "client_flood", *SLOW),
     ),
 )

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
+import msgspec
+
 from aie_telemetry.api import Finding, Severity
 
 TOP_RIGHT_SHARE: Final = 0.95
 FAST_MEDIAN_S: Final = 10.0
 
+ENGINE: Final = "engine"
+"""The subject of what concerns the lab's engine, whose name is another one in each run."""
+HOST: Final = "host"
+
 BUSY_CPUS: Final = 0.3
 """From so many CPUs on that others take, a small host has none to spare."""
-AMBIENT: Final = frozenset({"cpu_starved", "cpu_steal"})
-"""What is then true of the lab's engine, whatever the lab does."""
 
 Key = tuple[str, str]
 """Cause and subject."""
+
+AMBIENT: Final[frozenset[Key]] = frozenset({("cpu_starved", ENGINE), ("cpu_steal", HOST)})
+"""What is then true, whatever the lab does."""
 
 
 class Look(NamedTuple):
@@ -28,52 +35,99 @@ class Look(NamedTuple):
     findings: Sequence[Finding]
 
 
-class Expected(NamedTuple):
-    """What the fault's row says: the causes that name it (none: nothing may be found), and those that may stand beside; which
-    classes of a leak its finding must name one of, and which severity it must have, where that is told."""
+class Answer(msgspec.Struct, frozen=True):
+    """What a fault must be called to be named: its cause, whom it is said of (a GPU is `gpu0`, as in the labels of metrics), and
+    how bad it is. `says` is a regular expression that its summary or a sentence of its evidence has, for what else sends people to
+    the right place (which process, whose memory) and has numbers in it that nobody knows before; "": nothing is asked. `never` is
+    one that none of them has: what would send them to a wrong place."""
 
-    causes: Sequence[str]
-    beside: Sequence[str]
-    classes: Sequence[LeakClass] = ()
-    severity: Severity | None = None
+    cause: str
+    subject: str = ENGINE
+    severity: Severity = "warning"
+    says: str = ""
+    never: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Who is named, and what for."""
+        return self.cause, self.subject
+
+    def amiss(self, finding: Finding) -> tuple[str, ...]:
+        """What of a finding is wrong, in words; nothing where it names the fault."""
+        told = (finding.summary, *(each.text for each in finding.evidence))
+        unlike = [
+            f"{what}: {is_so}, not {should}"
+            for what, is_so, should in (
+                ("cause", finding.cause, self.cause),
+                ("subject", finding.subject, self.subject),
+                ("severity", finding.severity, self.severity),
+            )
+            if is_so != should
+        ]
+        unsaid = [f"it does not say /{self.says}/"] if not any(re.search(self.says, text) for text in told) else []
+        untrue = [match[0] for text in told if self.never and (match := re.search(self.never, text))]
+        return (*unlike, *unsaid, *(f"it says: {text}" for text in untrue))
+
+
+class Expected(NamedTuple):
+    """What the fault's row says: the answer that names it (None: nothing may be found), and the causes that may stand beside it,
+    said of the same subject, or of the host."""
+
+    answer: Answer | None
+    beside: Sequence[str] = ()
 
     def names(self, finding: Finding) -> bool:
-        """Whether a finding is right: a leak of another class sends whoever reads it to the wrong place."""
-        is_of_class = not self.classes or any(f"({IN_WORDS[each]})" in finding.summary for each in self.classes)
-        return finding.cause in self.causes and is_of_class and self.severity in (None, finding.severity)
+        """Whether a finding is right in all that is judged of it."""
+        return self.answer is not None and not self.answer.amiss(finding)
 
-    def called(self, finding: Finding) -> str:
-        """Its cause, with what else is judged of it."""
-        own = next((words for words in IN_WORDS.values() if f"({words})" in finding.summary), "")
-        more = (*([own] if self.classes and own else ()), *([finding.severity] if self.severity else ()))
-        return f"{finding.cause} ({', '.join(more)})" if more and finding.cause in self.causes else finding.cause
+    def is_about(self, finding: Finding) -> bool:
+        """Whether it is the answer's cause of the answer's subject, be it told right or not."""
+        return self.answer is not None and _key(finding) == self.answer.key
+
+    def allows(self, finding: Finding) -> bool:
+        """Whether it is true as well, and may stand beside the answer."""
+        return self.answer is not None and finding.cause in self.beside and finding.subject in (self.answer.subject, HOST)
 
 
-class Verdict(NamedTuple):
-    """What the agent made of a fault. `named_as` is the first of the findings at the end, "" for none; `seconds` until one of the
-    expected causes stood among them unexplained; `others` are causes that are neither expected nor may stand beside it, and
-    `beside` those that may and did."""
+class Said(msgspec.Struct, frozen=True):
+    """What the agent said of somebody, without the words."""
 
-    named_as: str
+    cause: str
+    subject: str
+    severity: Severity
+
+    def __str__(self) -> str:
+        of = "" if self.subject == ENGINE else f"{self.subject}, "
+        return f"{self.cause} ({of}{self.severity})"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the agent made of a fault. `named_as` is the first of the findings at the end, None for none; `top_right` whether that
+    is the answer, and `amiss` what is wrong where it is not; `seconds` until the answer stood among the findings, unexplained.
+    `others` are false alarms: what is neither the answer's cause of its subject nor may stand beside it; `beside` is what may and
+    did."""
+
+    named_as: Said | None
     named: bool
     top_right: bool
-    seconds: float | None
-    others: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    seconds: float | None = None
+    others: tuple[Said, ...] = ()
+    beside: tuple[Said, ...] = ()
+    amiss: tuple[str, ...] = ()
 
 
-class Result(NamedTuple):
-    """One fault. `false_alarms` are causes found while nothing was wrong, before it; `skipped` says why it was not run.
-    `others_cpus` is what everything that is not the lab's took of the host meanwhile, `ambient` what was found of that: it is true.
-    `sentences` are what the agent said."""
+class Result(msgspec.Struct, frozen=True):
+    """One fault. `false_alarms` were found while nothing was wrong, before it; `skipped` says why it was not run. `others_cpus` is
+    what everything that is not the lab's took of the host meanwhile, `ambient` what was found of that: it is true. `sentences` are
+    what the agent said."""
 
     fault: str
     what: str
-    expected: tuple[str, ...]
+    expected: Answer | None
     fast: bool
-    verdict: Verdict | None
+    verdict: Verdict | None = None
     healthy_s: float = 0.0
-    false_alarms: tuple[str, ...] = ()
+    false_alarms: tuple[Said, ...] = ()
     skipped: str = ""
     others_cpus: float = 0.0
     ambient: tuple[str, ...] = ()
@@ -81,7 +135,8 @@ class Result(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """All results together; `ran` leaves out those that were `skipped`, and `median_s` is of the fast faults that were named."""
+    """All results together; `ran` leaves out those that were `skipped`, and `median_s` is of the fast faults that were named.
+    `false_alarms` came while nothing was wrong, `others` beside a fault."""
 
     ran: int
     named: int
@@ -90,45 +145,60 @@ class Totals(NamedTuple):
     false_alarms: int
     healthy_s: float
     skipped: int = 0
+    others: int = 0
 
     @property
     def reached(self) -> bool:
-        """Whether the targets are: every fault was run and named, nearly every top cause right, the fast ones fast, no false
-        alarm."""
+        """Whether the targets are: every fault was run and named, nearly every top cause right, the fast ones fast, no false alarm,
+        neither before a fault nor beside it."""
         all_named = 0 < self.ran == self.named and not self.skipped
         in_time = self.median_s is None or self.median_s < FAST_MEDIAN_S
-        return all_named and self.top_right >= TOP_RIGHT_SHARE * self.ran and in_time and not self.false_alarms
+        is_quiet = not self.false_alarms and not self.others
+        return all_named and self.top_right >= TOP_RIGHT_SHARE * self.ran and in_time and is_quiet
+
+
+def _key(finding: Finding) -> Key:
+    return finding.cause, finding.subject
 
 
 def keys(findings: Iterable[Finding]) -> frozenset[Key]:
     """Who is named, and what for."""
-    return frozenset((each.cause, each.subject) for each in findings)
+    return frozenset(map(_key, findings))
 
 
 def new(findings: Sequence[Finding], before: frozenset[Key]) -> list[Finding]:
     """Those that were not there before, and that nothing else explains."""
-    return [each for each in findings if (each.cause, each.subject) not in before and not each.explained_by]
+    return [each for each in findings if _key(each) not in before and not each.explained_by]
+
+
+def ambient(others_cpus: float) -> frozenset[Key]:
+    """What is true while others take so many CPUs, and is therefore neither a false alarm nor an answer."""
+    return AMBIENT if others_cpus >= BUSY_CPUS else frozenset()
 
 
 class Healthy(NamedTuple):
-    """What was found while the lab had broken nothing: causes that are false alarms, and causes that others on the host are for."""
+    """What was found while the lab had broken nothing: false alarms, and causes that others on the host are for."""
 
-    false_alarms: tuple[str, ...]
-    ambient: tuple[str, ...]
+    false_alarms: tuple[Said, ...]
+    ambient: frozenset[Key]
 
 
 def healthy(looks: Sequence[Look], before: frozenset[Key], others_cpus: float) -> Healthy:
     """`before` is left of the fault before."""
-    found = {each.cause for look in looks for each in new(look.findings, before)}
-    ambient = found & AMBIENT if others_cpus >= BUSY_CPUS else frozenset()
-    return Healthy(tuple(sorted(found - ambient)), tuple(sorted(ambient)))
+    found = [each for look in looks for each in new(look.findings, before)]
+    true = ambient(others_cpus)
+    return Healthy(_said(each for each in found if _key(each) not in true), keys(found) & true)
+
+
+def _said(findings: Iterable[Finding]) -> tuple[Said, ...]:
+    """Each cause of each subject once, as bad as it was said to be last."""
+    last = {_key(each): Said(each.cause, each.subject, each.severity) for each in findings}
+    return tuple(last[key] for key in sorted(last))
 
 
 def sentences(looks: Sequence[Look], before: frozenset[Key]) -> tuple[str, ...]:
     """What was said of each cause when it was last seen: its summary and its evidence."""
-    last = {
-        (each.cause, each.subject): each for look in looks for each in look.findings if (each.cause, each.subject) not in before
-    }
+    last = {_key(each): each for look in looks for each in look.findings if _key(each) not in before}
     return tuple(_sentence(each) for each in last.values())
 
 
@@ -138,21 +208,27 @@ def _sentence(finding: Finding) -> str:
 
 
 def is_named(look: Look, expected: Expected, before: frozenset[Key]) -> bool:
-    """Whether one of the expected causes is among the findings."""
+    """Whether the answer is among the findings."""
     return any(expected.names(each) for each in new(look.findings, before))
 
 
 def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> Verdict:
     """What the agent made of a fault, of which it was asked at these moments. `before` was found before it."""
+    answer = expected.answer
     last = new(looks[-1].findings, before) if looks else []
-    top = expected.called(last[0]) if last else ""
     at = next((look.after_s for look in looks if is_named(look, expected, before)), None)
-    seen = {each.cause for look in looks for each in new(look.findings, before)}
-    others = tuple(sorted(seen - set(expected.causes) - set(expected.beside)))
-    beside = tuple(sorted(seen & set(expected.beside) - set(expected.causes)))
-    if not expected.causes:
-        return Verdict(top, not others, not others, None, others, beside)
-    return Verdict(top, at is not None, bool(last) and expected.names(last[0]), at, others, beside)
+    seen = [each for look in looks for each in new(look.findings, before) if not expected.is_about(each)]
+    others = _said(each for each in seen if not expected.allows(each))
+    is_right = not others if answer is None else bool(last) and expected.names(last[0])
+    return Verdict(
+        named_as=Said(last[0].cause, last[0].subject, last[0].severity) if last else None,
+        named=not others if answer is None else at is not None,
+        top_right=is_right,
+        seconds=at,
+        others=others,
+        beside=_said(each for each in seen if expected.allows(each)),
+        amiss=answer.amiss(last[0]) if answer is not None and last else (),
+    )
 
 
 def totals(results: Sequence[Result]) -> Totals:
@@ -167,4 +243,5 @@ def totals(results: Sequence[Result]) -> Totals:
         false_alarms=sum(len(each.false_alarms) for each in results),
         healthy_s=sum(each.healthy_s for each in results),
         skipped=len(results) - len(verdicts),
+        others=sum(len(verdict.others) for _, verdict in verdicts),
     )

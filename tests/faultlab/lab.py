@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from tests.faultlab.engine_faults import ENGINE_FAULTS
 from tests.faultlab.faults import Fault
 from tests.faultlab.gpu_faults import GPU_FAULTS
 from tests.faultlab.host_faults import HOST_FAULTS
 from tests.faultlab.host_load import Others
-from tests.faultlab.judge import AMBIENT, BUSY_CPUS, Expected, Key, Look, Result, healthy, is_named, judge, keys, sentences
+from tests.faultlab.judge import AMBIENT, BUSY_CPUS, Key, Look, Result, ambient, healthy, is_named, judge, keys, new, sentences
 from tests.faultlab.programs import LabError
-from tests.faultlab.world import ENGINE, World
+from tests.faultlab.report import in_words
+from tests.faultlab.world import World
 
 FAULTS: Final = (*ENGINE_FAULTS, *HOST_FAULTS, *GPU_FAULTS)
 
@@ -56,30 +59,40 @@ def _run_in(world: World, faults: Sequence[Fault], tell: Tell) -> Iterator[Resul
 
 def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
     """Watches a healthy world, breaks it, and watches again. `before` is left over from the fault before, and no news."""
-    expected = Expected(fault.expected, fault.beside, fault.classes, fault.severity)
     others = Others(world.pids())
     calm = list(looks(world, fault.healthy_s))
     cpus = others.cpus()
     well = healthy(calm, before, cpus)
     result = Result(
-        *(fault.name, fault.what, fault.expected, fault.fast),
-        None,
-        fault.healthy_s,
-        well.false_alarms,
+        *(fault.name, fault.what, fault.answer, fault.fast),
+        healthy_s=fault.healthy_s,
+        false_alarms=well.false_alarms,
         others_cpus=cpus,
-        ambient=well.ambient,
+        ambient=_causes(well.ambient),
         sentences=sentences(calm, before),
     )
-    if set(well.ambient) & set(fault.expected):
-        return result._replace(skipped=f"others on this host take {cpus:.1f} CPUs: {', '.join(well.ambient)} is found already")
-    busy = AMBIENT - set(fault.expected) if cpus >= BUSY_CPUS else frozenset()
-    there = keys(calm[-1].findings) | frozenset((cause, ENGINE) for cause in busy)
+    if well.ambient & fault.keys:
+        return replace(result, skipped=f"others on this host take {cpus:.1f} CPUs: {', '.join(result.ambient)} is found already")
+    there = keys(calm[-1].findings)
     try:
         with fault.inject(world):
-            seen = list(until_named(world, fault, expected, there))
+            others = Others(world.pids())
+            seen = list(until_named(world, fault, there))
+            cpus = max(cpus, others.cpus())
     except LabError as error:
-        return result._replace(skipped=str(error).splitlines()[0])
-    return result._replace(verdict=judge(seen, expected, there), sentences=result.sentences + sentences(seen, there))
+        return replace(result, skipped=str(error).splitlines()[0])
+    true = ambient(cpus) - fault.keys
+    found = keys(each for look in seen for each in new(look.findings, there)) & true
+    return replace(
+        result,
+        verdict=judge(seen, fault.expected, there | true),
+        ambient=_causes(well.ambient | found),
+        sentences=result.sentences + sentences(seen, there),
+    )
+
+
+def _causes(found: Iterable[Key]) -> tuple[str, ...]:
+    return tuple(sorted(cause for cause, _ in found))
 
 
 def looks(world: World, seconds: float) -> Iterator[Look]:
@@ -93,12 +106,12 @@ def looks(world: World, seconds: float) -> Iterator[Look]:
         time.sleep(LOOK_S)
 
 
-def until_named(world: World, fault: Fault, expected: Expected, before: frozenset[Key]) -> Iterator[Look]:
+def until_named(world: World, fault: Fault, before: frozenset[Key]) -> Iterator[Look]:
     """What it says until some seconds after the fault was named, or until the fault's limit."""
     end_s = fault.limit_s
     for look in looks(world, fault.limit_s):
         yield look
-        if is_named(look, expected, before):
+        if is_named(look, fault.expected, before):
             end_s = min(end_s, look.after_s + AFTER_S)
         if look.after_s >= end_s:
             return
@@ -106,12 +119,12 @@ def until_named(world: World, fault: Fault, expected: Expected, before: frozense
 
 def repaired(world: World, fault: Fault) -> frozenset[Key]:
     """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so."""
-    passing = AMBIENT - set(fault.expected)
+    passing = AMBIENT - fault.keys
     if fault.apart:
         return keys(world.findings())
     if fault.renews:
         world.restart_engine()
-    elif not fault.tells_on and any(all(each.cause in passing for each in look.findings) for look in looks(world, CLEARED_S)):
+    elif not fault.tells_on and any(keys(look.findings) <= passing for look in looks(world, CLEARED_S)):
         return keys(world.findings())
     world.restart_agent()
     return keys(world.findings())
@@ -122,8 +135,8 @@ def _in_words(result: Result) -> str:
     if verdict is None:
         return f"not run: {result.skipped}"
     after = "" if verdict.seconds is None else f" after {verdict.seconds:.1f} s"
-    alarms = f"; before it: {', '.join(result.false_alarms)}" if result.false_alarms else ""
+    alarms = f"; before it: {in_words(result.false_alarms)}" if result.false_alarms else ""
     busy = f"; others take {result.others_cpus:.1f} CPUs" if result.others_cpus >= BUSY_CPUS else ""
-    return f"{verdict.named_as or 'nothing'}{after}{alarms}{busy}" + (
-        f", also {', '.join(verdict.others)}" if verdict.others else ""
-    )
+    also = f", also {in_words(verdict.others)}" if verdict.others else ""
+    wrong = f"; {'; '.join(verdict.amiss)}" if verdict.amiss else ""
+    return f"{verdict.named_as or 'nothing'}{after}{alarms}{busy}{also}{wrong}"

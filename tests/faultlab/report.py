@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from tests.faultlab.judge import Result, Totals, Verdict, totals
+from tests.faultlab.judge import Result, Said, Totals, totals
 
 _HEAD = ("fault", "what", "named as", "top", "seconds", "true as well", "others", "false alarms before")
 
@@ -18,23 +17,26 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 
 
 def _row(result: Result) -> tuple[str, ...]:
-    alarms = ", ".join(result.false_alarms) or "-"
+    alarms = in_words(result.false_alarms) or "-"
     verdict = result.verdict
     if verdict is None:
         return result.fault, result.what, f"not run: {result.skipped}", "-", "-", "-", "-", alarms
-    seconds = "-" if verdict.seconds is None else f"{verdict.seconds:.1f}"
-    named = verdict.named_as or ("nothing" if not result.expected else "not named")
-    right = "right" if verdict.top_right else "wrong"
+    nothing = "nothing" if result.expected is None else "not named"
     return (
         result.fault,
         result.what,
-        named,
-        right,
-        seconds,
-        ", ".join(verdict.beside) or "-",
-        ", ".join(verdict.others) or "-",
+        nothing if verdict.named_as is None else str(verdict.named_as),
+        "right" if verdict.top_right else "wrong" + "".join(f"; {each}" for each in verdict.amiss),
+        "-" if verdict.seconds is None else f"{verdict.seconds:.1f}",
+        in_words(verdict.beside) or "-",
+        in_words(verdict.others) or "-",
         alarms,
     )
+
+
+def in_words(said: Sequence[Said]) -> str:
+    """What was said, one after the other; of the engine where it names nobody."""
+    return ", ".join(map(str, said))
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -50,16 +52,22 @@ def summary(total: Totals) -> str:
     return (
         f"{total.ran} faults{left_out}: {total.named} named, top cause right in {total.top_right}, "
         f"median of the fast ones {median}; "
-        f"{total.false_alarms} false alarms in {total.healthy_s / 60:.1f} healthy minutes: "
+        f"{total.false_alarms} false alarms in {total.healthy_s / 60:.1f} healthy minutes, {total.others} beside faults: "
         + ("targets reached" if total.reached else "below the targets")
     )
+
+
+class _File(msgspec.Struct):
+    """What the lab writes: `totals` follow from the results."""
+
+    results: list[Result]
 
 
 def from_json(text: bytes) -> list[Result]:
     """What `as_json` gave. Raises ValueError for anything else."""
     try:
-        return [_result(row) for row in msgspec.json.decode(text)["results"]]
-    except (KeyError, TypeError, msgspec.DecodeError) as error:
+        return msgspec.json.decode(text, type=_File).results
+    except msgspec.DecodeError as error:
         raise ValueError(f"no results of the fault lab: {error}") from error
 
 
@@ -68,20 +76,6 @@ def together(runs: Sequence[Sequence[Result]]) -> list[Result]:
     return list({each.fault: each for run in runs for each in run}.values())
 
 
-def _result(row: dict[str, Any]) -> Result:
-    verdict = None if row["verdict"] is None else Verdict(**_tuples(row["verdict"]))
-    return Result(**_tuples(row) | {"verdict": verdict})
-
-
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-
-
 def as_json(results: Sequence[Result]) -> bytes:
-    """The same for programs."""
-    table = {"results": [each._asdict() | _verdict(each) for each in results], "totals": totals(results)._asdict()}
-    return msgspec.json.format(msgspec.json.encode(table))
-
-
-def _verdict(result: Result) -> dict[str, object]:
-    return {"verdict": None if result.verdict is None else result.verdict._asdict()}
+    """The same for programs, with subject and severity of all that was said."""
+    return msgspec.json.format(msgspec.json.encode({"results": results, "totals": totals(results)._asdict()}))

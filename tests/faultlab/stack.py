@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             before = fingerprints(servers)
             _say(f"fault {fault.name}: {fault.what}")
             with fault.inject(world):
-                alert = _first_of(servers, before, AMBIENT - set(fault.expected))
+                alert = _first_of(servers, before, {cause for cause, _ in AMBIENT - fault.keys})
                 if alert is None:
                     return 1
                 if not _headless():
@@ -92,7 +92,7 @@ def fingerprints(servers: Alerting) -> frozenset[str]:
     return frozenset(alert["fingerprint"] for alert in servers.alertmanager.alerts())
 
 
-def _first_of(servers: Alerting, before: frozenset[str], ambient: frozenset[str]) -> str | None:
+def _first_of(servers: Alerting, before: frozenset[str], ambient: Set[str]) -> str | None:
     """The fingerprint of the first alert that comes; all are printed. None when none comes. Objectives and what is `ambient` do not
     count: a small model on a few busy cores may miss them, or lack CPU, whatever is broken."""
     began_s = time.monotonic()

@@ -16,14 +16,16 @@ from typing import Any, Final
 
 import msgspec
 import urllib3
+from msgspec.structs import replace
 
 from aie_agent import simulate
 from aie_telemetry import api
 from tests.faultlab.clients import SHARE, Body, Clients, short_chat
+from tests.faultlab.judge import ENGINE, HOST
 from tests.faultlab.programs import LabError, Program, free_port, until
 
 MODEL: Final = "smollm2"
-ENGINE: Final = f"faultlab-{os.getpid()}"
+ENGINE_NAME: Final = f"faultlab-{os.getpid()}"
 """Its own name: other engines of this model may run on the host."""
 TIME_SCALE: Final = 240
 """How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
@@ -95,7 +97,17 @@ class World:
 
     def start_engine(self, *options: str) -> None:
         """The engine, ready. `options` come after those of the setup, and win."""
-        arguments = ["serve", "--model", MODEL, "--name", ENGINE, "--port", str(self._port), *self.setup.engine_options, *options]
+        arguments = [
+            "serve",
+            "--model",
+            MODEL,
+            "--name",
+            ENGINE_NAME,
+            "--port",
+            str(self._port),
+            *self.setup.engine_options,
+            *options,
+        ]
         environment = {
             "PYTHONPATH": str(_INSIDE),
             "AIE_FAULTLAB_SOCKET": str(self._directory / "inside.sock"),
@@ -132,7 +144,7 @@ class World:
             f"[leaks]\ntime_scale = {TIME_SCALE}\n"
             + self._drift()
             + (f"[gpu]\nexpected = {self.setup.gpus}\n" if self.setup.gpus else "")
-            + f'[[engines]]\nname = "{ENGINE}"\nmetrics_url = "{self.engine_url}/metrics"\n'
+            + f'[[engines]]\nname = "{ENGINE_NAME}"\nmetrics_url = "{self.engine_url}/metrics"\n'
         )
         environment = simulate.environment(self.gpus.path) if self.gpus is not None else {}
         log = self._directory / f"agent-{self.agents}.log"
@@ -161,7 +173,7 @@ class World:
         snapshot = self.snapshot()
         if snapshot is None or any(source.state == "waiting" for source in snapshot.sources):
             return False
-        engines = [each for each in snapshot.engines if each.name == ENGINE]
+        engines = [each for each in snapshot.engines if each.name == ENGINE_NAME]
         probes = any(source.name == "bpf" and source.state == "up" for source in snapshot.sources)
         return (
             len(engines) == 1
@@ -170,6 +182,12 @@ class World:
             and len(snapshot.gpus) == self.setup.gpus
             and (not probes or any(each.state == "on" for each in engines[0].coverage))
         )
+
+    def running(self) -> float:
+        """How many requests run in the engine, as the agent knows it; 0 where it does not."""
+        snapshot = self.snapshot()
+        engines = [] if snapshot is None else [each for each in snapshot.engines if each.name == ENGINE_NAME]
+        return sum(each.running or 0.0 for each in engines)
 
     def pids(self) -> list[int]:
         """The processes of the lab that take CPU."""
@@ -183,11 +201,13 @@ class World:
         return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
 
     def findings(self) -> tuple[api.Finding, ...]:
-        """What the agent says is wrong now with what is ours. Raises LabError when it does not answer."""
+        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises LabError when it does not
+        answer."""
         body = self._get("findings")
         if body is None:
             raise LabError(f"the agent does not answer:\n{self.agent.text()[-2000:]}")
-        return tuple(each for each in msgspec.json.decode(body, type=api.Findings).findings if _is_ours(each.subject))
+        ours = (each for each in msgspec.json.decode(body, type=api.Findings).findings if _is_ours(each.subject))
+        return tuple(replace(each, subject=ENGINE) if each.subject == ENGINE_NAME else each for each in ours)
 
     def _get(self, what: str) -> bytes | None:
         try:
@@ -234,7 +254,7 @@ class World:
 
 def _is_ours(subject: str) -> bool:
     """Other engines that run on this host are found too, and are nobody's here."""
-    return subject in (ENGINE, "host", "agent") or subject.startswith("gpu")
+    return subject in (ENGINE_NAME, HOST, "agent") or subject.startswith("gpu")
 
 
 @contextlib.contextmanager

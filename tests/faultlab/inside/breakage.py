@@ -238,23 +238,43 @@ def mapped_weights_dropped(file: str, threads: int = 1) -> Iterator[None]:
         yield
 
 
+class _FullGpu:
+    """What torch and the driver say of a GPU that the process itself has filled: `torch.cuda`, as far as the hooks ask it."""
+
+    _TOTAL: Final = 80_994 * MIB
+    _FREE: Final = 16 * MIB
+    _ALLOCATED: Final = 80_000 * MIB
+
+    def mem_get_info(self, device: int) -> tuple[int, int]:
+        """Free and total bytes."""
+        return self._FREE, self._TOTAL
+
+    def memory_stats(self, device: int) -> dict[str, int]:
+        """Of the allocator, which keeps next to nothing for later; the rest is the context's."""
+        return {"allocated_bytes.all.current": self._ALLOCATED, "reserved_bytes.all.current": self._ALLOCATED + 32 * MIB}
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        """No free block."""
+        return []
+
+
 @contextlib.contextmanager
 def cuda_out_of_memory(statsd: str, engine: str, every_s: float = 1.0) -> Iterator[None]:
-    """torch says, as it does, that a GPU is full: again and again, where the hooks hear it."""
+    """torch says, as it does, that the process itself has filled a GPU: again and again, where the hooks hear it."""
     import torch
 
     from aie_hooks.emitter import Emitter
     from aie_hooks.oom import oom_forensics
 
     message = (
-        "CUDA out of memory. Tried to allocate 100.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which 15.88 MiB is free. "
+        "CUDA out of memory. Tried to allocate 100.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which 16.00 MiB is free. "
         "Including non-PyTorch memory, this process has 79.08 GiB memory in use."
     )
-    emitter = Emitter(engine, statsd)
+    emitter, gpu = Emitter(engine, statsd), _FullGpu()
 
     def step(over: threading.Event) -> None:
         while not over.wait(every_s):
-            with contextlib.suppress(torch.OutOfMemoryError), oom_forensics(emitter, device=0):
+            with contextlib.suppress(torch.OutOfMemoryError), oom_forensics(emitter, device=0, cuda=gpu):
                 raise torch.OutOfMemoryError(message)
 
     with _threads(1, "steps", step):

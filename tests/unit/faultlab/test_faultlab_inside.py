@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -11,9 +12,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from fakes.cause_world import BEGIN_S
+from fakes.engine_world import EngineWorld
 
+from aie_agent.analysis.engine_causes.out_of_memory import cuda_oom
+from tests.faultlab.__main__ import chosen
 from tests.faultlab.host_load import busy_ticks, ticks_of
+from tests.unit.hooks.hook_receivers import UnixReceiver, events
 
 INSIDE = Path(__file__).parents[2] / "faultlab" / "inside"
 MIB = 1 << 20
@@ -83,6 +90,23 @@ def test_what_cannot_be_done_is_said_and_the_next_command_is_obeyed(victim: tupl
     assert "TypeError" in tell(path, fault="gil_hog", begins=True, fingers=3)
     assert "KeyError: 'gil_hog'" in tell(path, fault="gil_hog", begins=False), "it never began"
     assert tell(path, fault="gil_hog", begins=True, threads=1) == "done"
+
+
+def test_who_filled_the_gpu_is_what_the_rule_makes_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(INSIDE)
+    breakage = importlib.import_module("breakage")
+    socket_path = tmp_path / "statsd.sock"
+    receiver, heard = UnixReceiver(socket_path), []
+    with breakage.cuda_out_of_memory(f"unix://{socket_path}", "e", every_s=0.01):
+        while len(heard) < 3:
+            heard += events(receiver)
+            time.sleep(0.01)
+    receiver.close()
+    found = EngineWorld(events=[msgspec.structs.replace(each, time_s=BEGIN_S) for each in heard]).engine(cuda_oom)
+    assert found is not None
+    (fault,) = chosen(("cuda-oom",))
+    assert fault.answer is not None
+    assert fault.answer.amiss(msgspec.structs.replace(found, subject=fault.answer.subject)) == ()
 
 
 def test_ticks_of_a_process_that_is_gone_are_none() -> None:
