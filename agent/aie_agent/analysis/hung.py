@@ -139,9 +139,8 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float, limit_s: flo
     signs = list(_signs(view, engine))
     if any(_moved(series, start_s) for series in signs) or not _shows_steps(view, engine, progress):
         return None
-    moves = [last for series in signs if (last := _last_move_s(series)) is not None]
-    if progress is not None and progress.beat_s is not None:
-        moves.append(progress.beat_s)
+    beat_s = progress.beat_s if progress is not None else None
+    moves = [last for last in (*map(_last_move_s, signs), beat_s) if last is not None]
     idle = [_busy_from_s(series) for series in busy]
     in_it, generated = sum(series.value for series in busy), sum(series.value for series in tokens)
     return _Stalled(max([*moves, min(idle)]), in_it, generated, limit_s)
@@ -227,6 +226,11 @@ def _moves_s(series: AnySeries) -> Iterator[float]:
 
 def _last_move_s(series: AnySeries) -> float | None:
     return max(_moves_s(series), default=None)
+
+
+def last_move_s(view: View, engine: str) -> float | None:
+    """When a sign of life of an engine moved last, as far back as is remembered; None where none did."""
+    return max((last for last in map(_last_move_s, _signs(view, engine)) if last is not None), default=None)
 
 
 def _first_s(series: Series) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 from fakes.cause_world import BEGIN_S
@@ -12,8 +13,9 @@ from aie_agent.analysis.causes import EXPLAINS
 from aie_agent.analysis.engine_causes.gone import OLD_NEWS_S, RESTART_S, engine_down, oom_killed
 from aie_agent.analysis.engine_causes.out_of_memory import TOLD_S, cuda_oom, out_of_memory
 from aie_agent.analysis.findings import EngineCause
-from aie_telemetry.api import Event
-from aie_telemetry.catalogue import CATALOGUE
+from aie_agent.samples import Batch, Point
+from aie_telemetry.api import Event, Finding
+from aie_telemetry.catalogue import CATALOGUE, Kind
 
 GIB = 2.0**30
 FULL: dict[str, float | str] = {
@@ -175,6 +177,100 @@ def test_an_engine_that_goes_with_requests_in_it() -> None:
     old = gone.engine(engine_down)
     assert old is not None
     assert old.severity == "info"
+
+
+def after_silence(world: EngineWorld, silent_s: int, processes: Callable[[int], float] = lambda _: 5.0) -> Finding:
+    """The finding of a configured engine that goes so long after its page was read last; its processes are still looked at."""
+    for second in range(silent_s):
+        world.live(1, {"aie_process_instances engine=e": processes(second)})
+    gone = down(world, world.now_s + 1, configured=frozenset({"e"}))
+    gone.now_s += 6
+    finding = gone.engine(engine_down)
+    assert finding is not None
+    return finding
+
+
+def test_what_ran_long_before_it_went_may_have_ended() -> None:
+    """A server that is asked to end closes its page, works off what it has, and goes: a rolling restart under load."""
+    world = EngineWorld()
+    world.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
+    finding = after_silence(world, 60)
+    assert finding.severity == "info"
+    assert finding.summary == "engine e is gone: it has no process left"
+    assert (
+        "8 requests ran when it was last heard, 61 s before it went (limit 0); they may have ended by then"
+        in finding.evidence[1].text
+    )
+    gone = down(world, world.now_s + 1, configured=frozenset({"e"}))
+    gone.now_s += 1 + RESTART_S
+    late = gone.engine(engine_down)
+    assert late is not None
+    assert late.severity == "warning", "and it did not come back"
+
+
+@pytest.mark.parametrize(("silent_s", "severity"), [(0, "critical"), (3, "critical"), (6, "info")])
+def test_what_was_heard_until_the_end_was_in_it(silent_s: int, severity: str) -> None:
+    world = EngineWorld()
+    world.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
+    finding = after_silence(world, silent_s)
+    assert finding.severity == severity
+    assert f"last heard, {silent_s + 1} s before it went" in finding.evidence[1].text
+
+
+def test_one_that_crashes_in_parts_loses_what_ran_in_it() -> None:
+    """The process that computes goes first, the one that serves fails what it has and follows."""
+    world = EngineWorld()
+    world.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
+    finding = after_silence(world, 20, lambda second: 5.0 if second < 1 else 1.0)
+    assert finding.severity == "critical"
+    assert "8 requests were in it" in finding.summary
+    drained = EngineWorld()
+    drained.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
+    assert after_silence(drained, 20, lambda second: 5.0 if second < 18 else 2.0).severity == "info", (
+        "one after the other at the end"
+    )
+
+
+def test_hooks_that_speak_every_ten_seconds_were_heard_until_the_end() -> None:
+    world = EngineWorld()
+    tags = (("engine", "e"),)
+    for time_s in (BEGIN_S + 10, BEGIN_S + 20):
+        world.store.apply(Batch("statsd", time_s, [Point("aie_engine_requests_running", Kind.GAUGE, tags, 2.0)]))
+    world.now_s = BEGIN_S + 20
+    for silent_s, severity in ((9, "critical"), (40, "info")):
+        finding = down(world, world.now_s + silent_s, configured=frozenset({"e"})).engine(engine_down)
+        assert finding is not None
+        assert finding.severity == severity
+
+
+class TestSglangGoes:
+    """Its page shows requests for half a minute after the last one ended."""
+
+    INFO: ClassVar = {"aie_engine_info engine=e model=m kind=sglang": 1.0}
+
+    def serve(self, idle_s: int, requests_a_second: float) -> Finding:
+        world = EngineWorld()
+        ends = {"request_duration_seconds": {1.0: requests_a_second}}
+        world.serve(60, requests_running=4, generation_tokens_total=80, observes=ends, more=self.INFO)
+        world.serve(idle_s, requests_running=4, generation_tokens_total=0, more=self.INFO)
+        gone = down(world, world.now_s + 1)
+        gone.now_s += 4
+        finding = gone.engine(engine_down)
+        assert finding is not None
+        return finding
+
+    @pytest.mark.parametrize(("idle_s", "requests_a_second"), [(2, 2.0), (6, 0.1), (20, 2.0)])
+    def test_after_its_last_request(self, idle_s: int, requests_a_second: float) -> None:
+        finding = self.serve(idle_s, requests_a_second)
+        assert finding.severity == "info"
+        assert "they may have ended by then" in finding.evidence[1].text
+
+    @pytest.mark.parametrize(("idle_s", "requests_a_second"), [(0, 2.0), (2, 0.1)])
+    def test_at_work(self, idle_s: int, requests_a_second: float) -> None:
+        """Its numbers move every 40 steps."""
+        finding = self.serve(idle_s, requests_a_second)
+        assert finding.severity == "critical"
+        assert "4 requests were in it" in finding.summary
 
 
 def test_a_configured_engine_that_is_gone_never_becomes_old_news() -> None:

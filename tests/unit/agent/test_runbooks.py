@@ -56,6 +56,9 @@ FIGURES = {
     "engine_down": (
         f"After {gone.OLD_NEWS_S / 60:g} minutes".replace("10", "ten"),
         f"{gone.RESTART_S / 60:g} minutes to come back".replace("3", "three"),
+        f"more than {gone.FRESH_S:g} s before",
+        f"{gone.HOOKS_S:g} s, where hooks tell it",
+        f"at least {gone.AT_ONCE_S:g} s before the last",
     ),
     "engine_stopped": (f"the last {STOPPED_S:g} s",),
     "error_rate": tuple(f"{window.share:.0%} in the last {window.seconds:g} s" for window in outcomes.ERROR_WINDOWS),
