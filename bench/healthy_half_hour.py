@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from aie_telemetry.api import Finding
 from tests.faultlab.clients import Body, demo_chat, foreign_chat, repeated_chat, short_chat
 from tests.faultlab.host_load import Others
-from tests.faultlab.judge import AMBIENT, BUSY_CPUS
+from tests.faultlab.judge import ambient
 from tests.faultlab.lab import looks
 from tests.faultlab.world import Setup, World
 
@@ -75,8 +75,8 @@ def watch(world: World, minutes: float, tell: Callable[[str], None]) -> list[Fou
             for look in looks(world, min(MINUTE_S, left_s)):
                 seen |= {(each.cause, each.subject): each for each in look.findings}
         cpus = others.cpus()
-        true = AMBIENT if cpus >= BUSY_CPUS else frozenset()
-        alarms = {key: each for key, each in seen.items() if each.cause not in true}
+        true = ambient(cpus)
+        alarms = {key: each for key, each in seen.items() if key not in true}
         for key, finding in alarms.items():
             found.setdefault(key, Found(f"minute {number + 1}, {phase.name}", finding))
         names = ", ".join(cause for cause, _ in seen) or "nothing"
