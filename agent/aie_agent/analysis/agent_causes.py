@@ -1,8 +1,10 @@
 """The agent sees less than it should: a source that does not work, input that it dropped, probes that it may not set.
 
 Exact: each holds while the agent itself says so. A source must be down for `DOWN_FOR_S`, so that one failed look is none; the page
-of an engine that was never read is information, since an engine that loads serves none yet. What is switched off in the
-configuration is not blind. False alarms: a client that sends broken StatsD lines is told as drops, as information, for `DROPS_S`.
+of an engine that was never read is information, since an engine that loads serves none yet. So is, for `LOADS_S`, that of one whose
+processes all began after it was read last: it was restarted, and loads again. What is switched off in the configuration is not
+blind. False alarms: an engine that loads for longer than that; a client that sends broken StatsD lines is told as drops, as
+information, for `DROPS_S`.
 """
 
 from __future__ import annotations
@@ -15,15 +17,21 @@ from aie_agent.analysis.sustained import live
 from aie_agent.analysis.window import increase
 from aie_agent.analysis.words import sentence
 from aie_telemetry.api import Evidence, Finding
+from aie_telemetry.durations import in_words
 
 CAUSE: Final = "agent_blind"
 AGENT: Final = "agent"
 PROBES: Final = "probes"
 DOWN_FOR_S: Final = 5.0
 DROPS_S: Final = 60.0
+LOADS_S: Final = 1800.0
+"""For so long an engine that was restarted may load: hundreds of gigabytes over a network take minutes."""
+STARTED: Final = "aie_process_start_time_seconds"
 
 _PAGE: Final = "scrape:"
+_ROUNDED_S: Final = 1.0  # when processes began is told to the second
 _RUNBOOK: Final = "docs/runbooks/agent_blind.md"
+_LOADING: Final = "An engine serves no page while it loads its model: its own log says how far it is."
 _CHECK: Final = "`aie-agent check` on that host says what cannot be seen, why, and what to do."
 _DROPS: Final[dict[str, tuple[str, str]]] = {
     "aie_agent_statsd_dropped_total": ("StatsD lines refused", "reason"),
@@ -50,7 +58,7 @@ def _sources(view: View, now_s: float) -> Iterator[Finding]:
     for source in view.sources:
         since_s = source.down_since_s
         if source.reason is not None and since_s is not None and now_s - since_s >= DOWN_FOR_S and not _is_expected(source, view):
-            yield _of_source(source, source.reason, since_s, now_s)
+            yield _of_source(source, source.reason, since_s, view, now_s)
 
 
 def _is_expected(source: SourceHealth, view: View) -> bool:
@@ -58,21 +66,38 @@ def _is_expected(source: SourceHealth, view: View) -> bool:
     return source.name.startswith(_PAGE) and view.state(source.name.removeprefix(_PAGE)) == "down"
 
 
-def _of_source(source: SourceHealth, reason: str, since_s: float, now_s: float) -> Finding:
+def _loads_for_s(source: SourceHealth, view: View, now_s: float) -> float | None:
+    """Since when an engine may load, whose page was last read of processes that are gone; None for any other source."""
+    started_s = (
+        view.store.current(STARTED, now_s, engine=source.name.removeprefix(_PAGE)) if source.name.startswith(_PAGE) else None
+    )
+    if started_s is None or source.last_success_s is None or started_s + _ROUNDED_S <= source.last_success_s:
+        return None
+    return now_s - started_s if now_s - started_s < LOADS_S else None
+
+
+def _of_source(source: SourceHealth, reason: str, since_s: float, view: View, now_s: float) -> Finding:
     is_page = source.name.startswith(_PAGE)
     engine = source.name.removeprefix(_PAGE)
     what = f"engine {engine}: its metrics page cannot be read" if is_page else f"the agent is blind for {source.name}"
+    loads_s = _loads_for_s(source, view, now_s)
     text = f"source {source.name} has been down for {now_s - since_s:.0f} s (limit {DOWN_FOR_S:g} s): {reason}"
     return Finding(
         cause=CAUSE,
         subject=engine,
-        severity="info" if is_page and source.last_success_s is None else "warning",
+        severity="info" if is_page and (source.last_success_s is None or loads_s is not None) else "warning",
         since_s=since_s,
         summary=f"{what}: {reason}",
-        evidence=(Evidence(text=text, metric="aie_agent_source_up"),),
-        advice=_CHECK,
+        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(loads_s)),
+        advice=_CHECK if loads_s is None else f"{_LOADING} {_CHECK}",
         runbook=_RUNBOOK,
     )
+
+
+def _of_start(loads_s: float | None) -> Iterator[Evidence]:
+    if loads_s is not None:
+        text = f"its processes started {in_words(loads_s)} ago, after it was last read: it may load (limit {in_words(LOADS_S)})"
+        yield Evidence(text=text, metric=STARTED)
 
 
 def _drops(view: View, now_s: float) -> Iterator[Finding]:

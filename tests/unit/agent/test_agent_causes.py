@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.cause_world import BEGIN_S, CauseWorld
 
-from aie_agent.analysis.agent_causes import agent_blind
+from aie_agent.analysis.agent_causes import LOADS_S, agent_blind
 from aie_agent.analysis.findings import SourceHealth
 from aie_agent.config import BpfSection
 from aie_agent.identity import Engines
@@ -43,6 +43,38 @@ def test_a_page_is_its_engines() -> None:
     assert (page.subject, page.severity) == ("e", "warning")
     (loads,) = found(source("scrape:e", 9.0, None))
     assert loads.severity == "info", "it never served a page: it may load"
+
+
+@pytest.mark.parametrize("reason", ["refused", "no answer in 2 s"])
+@pytest.mark.parametrize(
+    ("read_ago_s", "started_ago_s", "severity"),
+    [
+        (125.0, 120.0, "info"),  # it was restarted, and loads
+        (121.0, 121.4, "info"),  # within what a second's rounding loses
+        (125.0, 600.0, "warning"),  # a process that served it lives
+        (LOADS_S + 65.0, LOADS_S + 60.0, "warning"),  # nothing loads for so long
+        (125.0, None, "warning"),  # nobody knows of processes
+    ],
+)
+def test_a_restarted_engine_may_load_again(reason: str, read_ago_s: float, started_ago_s: float | None, severity: str) -> None:
+    world = CauseWorld(sources=[SourceHealth("scrape:e", reason, BEGIN_S - read_ago_s + 1, BEGIN_S - read_ago_s)])
+    if started_ago_s is not None:
+        world.live(1, {"aie_process_start_time_seconds engine=e": float(round(BEGIN_S - started_ago_s))})
+    world.now_s = BEGIN_S
+    (page,) = found(world)
+    assert (page.subject, page.severity) == ("e", severity)
+    assert ("its own log" in page.advice) == (severity == "info") == (len(page.evidence) == 2)
+    if read_ago_s == 125.0 and severity == "info":
+        assert (
+            page.evidence[1].text == "its processes started 2 minutes ago, after it was last read: it may load (limit 30 minutes)"
+        )
+
+
+def test_other_sources_do_not_load() -> None:
+    world = CauseWorld(sources=[SourceHealth("nvml", "no", BEGIN_S - 60, BEGIN_S - 61)])
+    world.live(1, {"aie_process_start_time_seconds engine=nvml": BEGIN_S - 30})
+    (blind,) = found(world)
+    assert blind.severity == "warning"
 
 
 def test_silent_on_what_is_normal() -> None:

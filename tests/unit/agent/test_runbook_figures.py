@@ -48,7 +48,11 @@ FIGURES = {
         f"for {STEADINESS['gpu_neighbour'].begins_after_s:g} s",
         f"from {tenants.HEAVY_SHARE:.0%} on",
     ),
-    "agent_blind": (f"down for {agent_causes.DOWN_FOR_S:g} s", f"the last {agent_causes.DROPS_S:g} s"),
+    "agent_blind": (
+        f"down for {agent_causes.DOWN_FOR_S:g} s",
+        f"the last {agent_causes.DROPS_S:g} s",
+        f"for {agent_causes.LOADS_S / 60:g} minutes after they began",
+    ),
     "gpu_lost": (f"{placement.REMEMBERED_S / 60:g} minutes",),
     **{f"gpu_xid_{family}": (f"the last {lost.RECENT_S / 60:g} minutes",) for family in lost.XID_FAMILIES},
 }
