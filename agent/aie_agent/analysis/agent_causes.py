@@ -67,11 +67,11 @@ def _is_expected(source: SourceHealth, view: View) -> bool:
 
 
 def _loads_for_s(source: SourceHealth, view: View, now_s: float) -> float | None:
-    """Since when an engine may load, whose page was last read of processes that are gone; None for any other source."""
-    started_s = (
-        view.store.current(STARTED, now_s, engine=source.name.removeprefix(_PAGE)) if source.name.startswith(_PAGE) else None
-    )
-    if started_s is None or source.last_success_s is None or started_s + _ROUNDED_S <= source.last_success_s:
+    """For how long an engine has had time to load whose page was last read of processes that are gone; None of any other source."""
+    if not source.name.startswith(_PAGE) or source.last_success_s is None:
+        return None
+    started_s = view.store.current(STARTED, now_s, engine=source.name.removeprefix(_PAGE))
+    if started_s is None or started_s + _ROUNDED_S <= source.last_success_s:
         return None
     return now_s - started_s if now_s - started_s < LOADS_S else None
 

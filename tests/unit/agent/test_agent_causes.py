@@ -65,9 +65,7 @@ def test_a_restarted_engine_may_load_again(reason: str, read_ago_s: float, start
     assert (page.subject, page.severity) == ("e", severity)
     assert ("its own log" in page.advice) == (severity == "info") == (len(page.evidence) == 2)
     if read_ago_s == 125.0 and severity == "info":
-        assert (
-            page.evidence[1].text == "its processes started 2 minutes ago, after it was last read: it may load (limit 30 minutes)"
-        )
+        assert page.evidence[1].text == "its processes started 2 min ago, after it was last read: it may load (limit 30 min)"
 
 
 def test_other_sources_do_not_load() -> None:
