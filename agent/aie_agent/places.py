@@ -41,5 +41,6 @@ def _is_next(point: Point, before: Point) -> bool:
 
 def _lookup(point: Point, known: Mapping[tuple[str, Tags], AnySeries]) -> Series | None:
     series = known.get((point.name, point.tags))
-    is_its = isinstance(series, Series) and series.kind is point.kind and not point.delta
-    return series if is_its else None
+    if not isinstance(series, Series) or series.kind is not point.kind or point.delta:
+        return None
+    return series

@@ -7,13 +7,16 @@ GPU or the whole session is gone. It never raises for what NVML answers: an abse
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from aie_agent.sources.nvml.plain_calls import PlainCall
 
 # NVML's return codes that are treated apart. The names of all are taken from the library's binding.
 _NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13
@@ -124,6 +127,24 @@ class Door:
             return answer
         return None if answer == 0 else self._failed(call, gpu, handle, answer)
 
+    def query_all(self, gpu: Device, calls: Sequence[PlainCall]) -> list[Any]:
+        """As `query_raw` for one call after the other: the numbers that each filled in, or an `Absent`. After one that says that
+        the GPU is gone no other is made. What the GPU is known to lack must not be among them."""
+        answers: list[Any] = []
+        times_s = [time.perf_counter()]
+        for call in calls if gpu.handle else ():
+            if gpu.gone is not None:
+                break
+            function = getattr(self.nvml.nvmlLib, call.name, None)
+            code = _FUNCTION_NOT_FOUND if function is None else function(gpu.handle, *call.passed)
+            answers.append(self.code(call.name, gpu, (call.name, call.args), code) if code else call.numbers())
+            times_s.append(time.perf_counter())
+        with self._lock:
+            for call, (began_s, ended_s) in zip(calls, itertools.pairwise(times_s), strict=False):
+                self._add(call.name, ended_s - began_s)
+        missing = _NO_HANDLE if gpu.gone is None else Absent(gpu.gone)
+        return answers + [missing] * (len(calls) - len(answers))
+
     def _run(self, call: str, gpu: Device | None, args: tuple[Any, ...], function: Any) -> Any:
         if function is None:
             return self._failed(call, gpu, args, _FUNCTION_NOT_FOUND)
@@ -178,11 +199,14 @@ class Door:
 
     def _measured(self, call: str, seconds: float) -> None:
         with self._lock:
-            measure = self._measures.get(call)
-            if measure is None:
-                measure = self._measures[call] = [0.0, 0.0]
-            measure[0] += 1
-            measure[1] += seconds
+            self._add(call, seconds)
+
+    def _add(self, call: str, seconds: float) -> None:
+        measure = self._measures.get(call)
+        if measure is None:
+            measure = self._measures[call] = [0.0, 0.0]
+        measure[0] += 1
+        measure[1] += seconds
 
     def _failed(self, call: str, gpu: Device | None, args: tuple[Any, ...], code: int) -> Absent:
         if gpu is not None:

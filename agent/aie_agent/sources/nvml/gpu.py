@@ -17,6 +17,7 @@ from aie_agent.sources.nvml.memory import Memory, is_integrated, read_memory
 from aie_agent.sources.nvml.meter import FIRST, Meter
 from aie_agent.sources.nvml.mig import MigReader
 from aie_agent.sources.nvml.nvlinks import link_count
+from aie_agent.sources.nvml.plain_calls import FILLED
 from aie_agent.sources.nvml.plan import Number, Part, Plan, Query, plan
 from aie_agent.sources.nvml.processes import Context, ProcessReader
 from aie_agent.sources.nvml.rows import ROWS, Pace
@@ -71,6 +72,8 @@ class GpuReader:
         self._options = options
         self._processes: ProcessReader | None = None
         self._slot: Slot | None = None
+        self._held: tuple[Memory, bool] | None = None
+        self._held_points: list[Point] = []  # of `_held`: engines take their memory at the start, and then it stays the same
         self._total_bytes: float | None = None
         self._used_bytes: float | None = None
         self._gpu = str(index)
@@ -226,7 +229,7 @@ class GpuReader:
 
     def _beside_rows(self) -> list[Point]:
         """What takes more than a row: memory, GPM, MIG."""
-        points = list(self._memory())
+        points = self._memory().copy()
         if self._gpm is not None:
             points += self._active(self._gpm)
         if self.mig is not None and self.mig.instances:
@@ -254,7 +257,10 @@ class GpuReader:
         answered: list[Iterable[tuple[Meter, Any]]] = []
         if part.fields:
             answered.append(zip(part.fields, self._fields[pace].read(), strict=True))
-        answered += [zip(query.meters, itertools.repeat(self._ask(query)), strict=False) for query in part.queries]
+        plain = iter(self._door.query_all(self.device, part.plain))
+        for query in part.queries:
+            answer = next(plain) if query.call in FILLED else self._ask(query)
+            answered.append(zip(query.meters, itertools.repeat(answer), strict=False))
         now_s = time.monotonic()
         for meter, answer in itertools.chain.from_iterable(answered):
             if answer == meter.answer and meter.level is not None:
@@ -290,20 +296,27 @@ class GpuReader:
             if not isinstance(number, Absent) and which in self._of_gpm:
                 yield Point(which[0], Kind.GAUGE, tags, number)
 
-    def _memory(self) -> Iterable[Point]:
+    def _memory(self) -> list[Point]:
         assert self.device is not None
         memory: Memory | Absent | None = read_memory(self._door, self.device)
         is_unified = memory is NOT_SUPPORTED and self.identity is not None and is_integrated(self.identity.name)
         if is_unified:
             memory = self._options.host_memory()
-        tags = (("gpu", self._gpu),)
         self._total_bytes = self._used_bytes = None
-        if isinstance(memory, Memory):
-            self._total_bytes, self._used_bytes = float(memory.total), float(memory.used)
-            yield Point("aie_gpu_memory_unified", Kind.GAUGE, tags, float(is_unified))
-            for what, value in memory._asdict().items():
-                if value is not None:
-                    yield Point(f"aie_gpu_memory_{what}_bytes", Kind.GAUGE, tags, float(value))
+        if not isinstance(memory, Memory):
+            return []
+        self._total_bytes, self._used_bytes = float(memory.total), float(memory.used)
+        if self._held != (memory, is_unified):
+            self._held, self._held_points = (memory, is_unified), list(_memory_points(memory, is_unified, self._gpu))
+        return self._held_points
+
+
+def _memory_points(memory: Memory, is_unified: bool, gpu: str) -> Iterable[Point]:
+    tags = (("gpu", gpu),)
+    yield Point("aie_gpu_memory_unified", Kind.GAUGE, tags, float(is_unified))
+    for what, value in memory._asdict().items():
+        if value is not None:
+            yield Point(f"aie_gpu_memory_{what}_bytes", Kind.GAUGE, tags, float(value))
 
 
 def _tags(metric: str, gpu: str, labels: tuple[str, ...]) -> Tags:

@@ -32,7 +32,7 @@ class Meter:
         self._before: tuple[float, float] | None = None
         self._point: Point | None = None
         self.answer: Any = None
-        """The number of which the last point was made."""
+        """The number, or the numbers, of which the last point was made."""
         self.level: Point | None = None
         """That point, if `take` would do no more with the same answer than to give it again: not of a counter."""
 
@@ -57,7 +57,7 @@ class Meter:
             return self._rate(value, now_s)
         point = Point(row.metric, self.kind, self.tags, value)
         # A mutable answer may be another the next time and still be the same object.
-        if isinstance(answer, (int, float)):
+        if isinstance(answer, (int, float, tuple)):
             self.answer, self._point = answer, point
             self.level = point if self._guard is None else None
         return point

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from aie_agent.sources.nvml.door import Device
 from aie_agent.sources.nvml.meter import Meter
+from aie_agent.sources.nvml.plain_calls import FILLED, PlainCall
 from aie_agent.sources.nvml.rows import FIELDS, Pace, Row
 
 
@@ -20,10 +21,12 @@ class Query(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is asked together. `fields` are of the one call for field values."""
+    """What is asked together. `fields` are of the one call for field values. `plain` are the calls of those queries that have one,
+    in the same order."""
 
     fields: tuple[Meter, ...]
     queries: tuple[Query, ...]
+    plain: tuple[PlainCall, ...]
 
 
 Plan = dict[Pace, Part]
@@ -63,4 +66,5 @@ def _part(meters: list[Meter]) -> Part:
     return Part(
         tuple(meter for meter in meters if meter.row.call == FIELDS),
         tuple(Query(*asked, tuple(members)) for asked, members in grouped.items()),
+        tuple(PlainCall(call, args) for call, args, _ in grouped if call in FILLED),
     )

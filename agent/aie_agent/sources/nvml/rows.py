@@ -53,6 +53,10 @@ def _first(pair: Any) -> Any:
     return pair[0]
 
 
+def _second(pair: Any) -> Any:
+    return pair[1]
+
+
 def _field(metric: str, field: int, unit: Unit, *labels: str, scope: int = 0, pace: Pace = Pace.FAST, since: str = "") -> Row:
     return Row(metric, FIELDS, unit, labels, (field, scope), pace=pace, since=since)
 
@@ -123,8 +127,8 @@ _NVLINK5_ERRORS: Final = {
 }
 
 _FAST: Final = (
-    Row("aie_gpu_utilization_ratio", "nvmlDeviceGetUtilizationRates", units.PERCENT, pick=lambda rates: rates.gpu),
-    Row("aie_gpu_memory_utilization_ratio", "nvmlDeviceGetUtilizationRates", units.PERCENT, pick=lambda rates: rates.memory),
+    Row("aie_gpu_utilization_ratio", "nvmlDeviceGetUtilizationRates", units.PERCENT, pick=_first),
+    Row("aie_gpu_memory_utilization_ratio", "nvmlDeviceGetUtilizationRates", units.PERCENT, pick=_second),
     Row("aie_gpu_encoder_utilization_ratio", "nvmlDeviceGetEncoderUtilization", units.PERCENT, pick=_first),
     Row("aie_gpu_decoder_utilization_ratio", "nvmlDeviceGetDecoderUtilization", units.PERCENT, pick=_first),
     *(

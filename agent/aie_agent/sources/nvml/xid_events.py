@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 SOURCE: Final = "nvml_events"
 _XID_EVENT: Final = 0x8
 _TIMEOUT: Final = 10
-_NEVER: Final = frozenset({3, 13})  # not supported, function not found: asking again is of no use
+_NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13
+_NEVER: Final = frozenset({_NOT_SUPPORTED, _FUNCTION_NOT_FOUND})  # asking again is of no use
 _WAIT: Final = "nvmlEventSetWait_v2"
 _REGISTER: Final = "nvmlDeviceRegisterEvents"
 _HANGS: Final = "a call to NVML hangs"
@@ -47,6 +48,7 @@ class XidEvents:
         self._devices = dict(devices)
         self._clock = clock
         self._wait_ms = wait_ms
+        self._event = door.nvml.c_nvmlEventData_t()  # of the last wait; the thread's own
         self._came: deque[XidReport] = deque(maxlen=4096)
         self._buses = {_address(device.handle): bus for bus, device in devices.items()}
         self._stopping = threading.Event()
@@ -150,20 +152,19 @@ class XidEvents:
         return refusals
 
     def _wait_once(self, events: Any, wait_ms: int) -> int:
-        """One wait, past the door: a wait that ends without an event is no error, and its time is not the agent's.
+        """One wait, past the door: a wait that ends without an event is no error, and its time is not the agent's. And past the
+        binding, which makes an exception of each such end.
 
         Returns NVML's code.
         """
-        nvml = self._door.nvml
-        try:
-            event = nvml.nvmlEventSetWait_v2(events, wait_ms)
-        except nvml.NVMLError as error:
-            return int(error.value)
-        if event.eventType & _XID_EVENT:
+        wait = getattr(self._door.nvml.nvmlLib, _WAIT, None)
+        event = self._event
+        code = _FUNCTION_NOT_FOUND if wait is None else int(wait(events, ctypes.byref(event), ctypes.c_uint(wait_ms)))
+        if code == 0 and event.eventType & _XID_EVENT:
             bus = self._bus_of(event.device)
             if bus is not None:
                 self._came.append(XidReport(bus, int(event.eventData), self._clock(), SOURCE))
-        return 0
+        return code
 
     def _bus_of(self, handle: Any) -> str | None:
         """Looked up, not asked: after an XID 79 the GPU does not answer any more."""
