@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from operator import sub
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low, failed, scatter
+from aie_agent.analysis.leaks.cells import FEW, Cell, dump_cell, floors_at_starts, numbers, restored_cell, rounded
 from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.load_adjust import LoadFit, may_be_load
 from aie_agent.analysis.leaks.settings import CELLS_PER_BIN, FAST_CELLS, MOST_BINS, TIERS, LeakSettings, Level
@@ -30,14 +31,6 @@ from aie_agent.analysis.leaks.verdict import WITH_LOAD, Doubt, fast_rise, is_qui
 
 _NO_LOW: Final = (0.0, 0.0, 0.0)
 _MOST_PAST: Final = 4
-
-
-class Cell(NamedTuple):
-    """Five minutes: its number, least size, mean size, load and size of caches."""
-
-    number: int
-    low: Low
-    mean: Low
 
 
 class Line:
@@ -74,6 +67,7 @@ class Line:
         self._count = 0
         self._low_adjusted = math.inf
         self._low = _NO_LOW
+        self._low_s = self.origin_s
         self._sum = self._sum_load = self._sum_cache = 0.0
 
     def add(self, time_s: float, size_bytes: float, load: float = 0.0, cache_bytes: float = 0.0) -> None:
@@ -84,7 +78,7 @@ class Line:
             self._cell_end_s = self.origin_s + (self._cell_number + 1) * self._settings.cell_s
         size = size_bytes - self._by.bytes_per_load * load - self._by.of_cache * cache_bytes
         if size < self._low_adjusted:
-            self._low_adjusted, self._low = size, (size_bytes, load, cache_bytes)
+            self._low_adjusted, self._low, self._low_s = size, (size_bytes, load, cache_bytes), time_s
         self._count += 1
         self._sum += size_bytes
         self._size_bytes = size_bytes
@@ -216,7 +210,8 @@ class Line:
         if not count:
             return
         mean = Low(self._sum / count, self._sum_load / count, self._sum_cache / count)
-        cell = Cell(self._cell_number, Low(*self._low), mean)
+        late_s = self._low_s - self.origin_s - self._cell_number * self._settings.cell_s if count < FEW else 0.0
+        cell = Cell(self._cell_number, Low(*self._low), mean, max(late_s, 0.0))
         self._clear()
         if self._cells and self._cells[-1].number // CELLS_PER_BIN != cell.number // CELLS_PER_BIN:
             self._close_bin()
@@ -247,7 +242,7 @@ class Line:
         self._fast = [*self._fast[1 - FAST_CELLS :], cell]
         if len(self._fast) < FAST_CELLS:
             return
-        lows = [each.low.adjusted(self._by) for each in self._fast]
+        lows = floors_at_starts(self._fast, self._by, self._settings.cell_s)
         self._looks += 1
         self._quiet_looks += is_quiet(lows, self._settings)
         first, last = self._fast[0], self._fast[-1]
@@ -343,10 +338,10 @@ class Line:
             "given_back": None if self._given_back is None else self._given_back.dump(),
             "claim": None if self.claim is None else self.claim.dump(),
             "past": [[each.how, each.standing.dump(), each.until_s] for each in self.past],
-            "bins": [_rounded(each.number, *each.low, *each[2:]) for each in self._bins],
-            "loaded": [_rounded(each.number, *each.low, *each[2:]) for each in self._loaded],
-            "cells": [_rounded(each.number, *each.low, *each.mean) for each in self._cells],
-            "fast": [_rounded(each.number, *each.low, *each.mean) for each in self._fast],
+            "bins": [rounded(each.number, *each.low, *each[2:]) for each in self._bins],
+            "loaded": [rounded(each.number, *each.low, *each[2:]) for each in self._loaded],
+            "cells": [dump_cell(each) for each in self._cells],
+            "fast": [dump_cell(each) for each in self._fast],
             "fit": self._fit.sums(),
             "cache": [self._with_cache, self._cache_moved, self._moved, self._by.of_cache],
         }
@@ -365,31 +360,14 @@ class Line:
         line.past = [Past(str(how), Standing.restored(standing), float(until_s)) for how, standing, until_s in state["past"]]
         line._bins = [_bin(each) for each in state["bins"]]
         line._loaded = [_bin(each) for each in state.get("loaded", ())]
-        line._cells = [_cell(each) for each in state["cells"]]
-        line._fast = [_cell(each) for each in state["fast"]]
-        line._fit = LoadFit(_numbers(state["fit"], 6))
-        line._with_cache, line._cache_moved, line._moved, of_cache = _numbers(state["cache"], 4)
+        line._cells = [restored_cell(each) for each in state["cells"]]
+        line._fast = [restored_cell(each) for each in state["fast"]]
+        line._fit = LoadFit(numbers(state["fit"], 6))
+        line._with_cache, line._cache_moved, line._moved, of_cache = numbers(state["cache"], 4)
         line._by = Adjust(line._fit.bytes_per_load(), of_cache)
         return line
 
 
-def _rounded(*values: float) -> list[float]:
-    """To thousandths, whole where they are: the state is text on disk."""
-    return [int(value) if value == int(value) else round(value, 3) for value in values]
-
-
 def _bin(values: Sequence[Any]) -> Bin:
-    number, size, load, cache, high, scattered, mean_load = _numbers(values, 7)
+    number, size, load, cache, high, scattered, mean_load = numbers(values, 7)
     return Bin(int(number), Low(size, load, cache), high, scattered, mean_load)
-
-
-def _cell(values: Sequence[Any]) -> Cell:
-    numbers = _numbers(values, 7)
-    return Cell(int(numbers[0]), Low(*numbers[1:4]), Low(*numbers[4:]))
-
-
-def _numbers(values: Sequence[Any], count: int) -> list[float]:
-    numbers = [float(value) for value in values]
-    if len(numbers) != count or not all(math.isfinite(number) for number in numbers):
-        raise ValueError(f"expected {count} finite numbers")
-    return numbers
