@@ -234,7 +234,7 @@ def _evidence(
 ) -> Iterator[Evidence]:
     what = "Python's interpreter lock" if rule.reason == "gil" else "locks"
     text = f"its threads waited for {what} {found.mean:.2f} s a second in total over the last {found.window_s:.0f} s"
-    yield Evidence(text=f"{text} (limit {rule.threads:g})", metric=WAIT_SECONDS)
+    yield Evidence(text=f"{text} ({_limit(rule, found)})", metric=WAIT_SECONDS)
     waits = rate(view.store.scalars(LOCK_WAITS, engine=engine, kind=rule.reason), now_s - rule.window_s, now_s)
     if waits is not None:
         yield Evidence(text=f"{waits:.0f} such waits a second", metric=LOCK_WAITS)
@@ -244,6 +244,15 @@ def _evidence(
         yield from (Evidence(text=f"at lock {lock.address} {text}", metric=LOCK_WAITS) for text in lock.native)
     for sentence in stacks.gil if rule.reason == "gil" else stacks.locks:
         yield Evidence(text=sentence, metric=WAIT_SECONDS)
+
+
+def _limit(rule: _Rule, found: Episode) -> str:
+    """What it took to begin; and where less waits than that now, what it takes to go on."""
+    begins = f"limit {rule.threads:g}"
+    if found.mean >= rule.threads:
+        return begins
+    ends = rule.goes_on or _GoesOn(rule.threads / 2, rule.window_s)
+    return f"{begins}; once begun, it ends below {ends.threads:g} over {ends.window_s:g} s"
 
 
 def _lock(lock: Lock) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from aie_agent.analysis.causes import ENGINE_CAUSES, WITH_STACKS
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import EngineCause, Limits, Stacks, View
-from aie_agent.analysis.lock_contention import _GIL, contended, episode, gil_contention, lock_contention
+from aie_agent.analysis.lock_contention import _GIL, _LOCK, contended, episode, gil_contention, lock_contention
 from aie_agent.samples import Batch, Point
 from aie_agent.series import Series
 from aie_agent.store import Store
@@ -175,6 +176,27 @@ def test_it_ends_below_half_the_threshold_and_not_before() -> None:
     assert {each.since_s for each in held if each is not None} == {begun.since_s}
     assert world.seconds(20, lock=0.2)[-1] is None
     assert world.seconds(60, lock=0.3)[-1] is None, "and does not begin there"
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "rule", "keeps"),
+    [("lock", lock_contention, _LOCK, "0.25 over 5 s"), ("gil", gil_contention, _GIL, "0.25 over 60 s")],
+)
+def test_what_goes_on_below_its_limit_says_what_keeps_it(reason: str, cause: EngineCause, rule: Any, keeps: str) -> None:
+    """In every second, until it ends: what waits is at least the limit that stands beside it, or what it ends below is told."""
+    world, begins = World(), f"(limit {rule.threads:g})"
+    diagnosis = Diagnosis(engine_causes=(cause,), subject_causes=())
+    texts = []
+    for second in range(200):
+        world.second(**{reason: 2.0 if second < 30 else 0.3 if second < 150 else 0.0})
+        texts += [each.evidence[0].text for each in diagnosis.update(world.view, world.now_s)]
+    told = [(float(text.split(" s a second")[0].split()[-1]), text) for text in texts]
+    assert {mean >= rule.threads for mean, _ in told} == {True, False}
+    for mean, text in told:
+        assert text.endswith(begins if mean >= rule.threads else f"(limit {rule.threads:g}; once begun, it ends below {keeps})"), (
+            mean
+        )
+        assert mean >= 0.25
 
 
 NORMAL: dict[str, Callable[[int], Second]] = {
