@@ -70,7 +70,7 @@ def test_whose_value_it_is(query: str, function: str | None) -> None:
 
 def test_every_figure_is_found() -> None:
     texts = [text for rule in ALERT_RULES for text in rule.table["annotations"].values()]
-    assert len(figures()) == sum(len(re.findall(r"\$value\b|\| value\b", text)) for text in texts)
+    assert len(figures()) == sum(len(re.findall(r"\{\{ \$value\b|\| value\b", text)) for text in texts)
     assert {function_of(figure.query) for figure in figures()} >= ALLOWED.keys()
 
 
