@@ -26,9 +26,9 @@ today, **info** for who looks. Where the table says *as found*, the severity is 
 * Objectives (`AieSlo...`) are set in `alerts/objectives.toml`. They need only the page of an engine, read by an agent or directly;
   availability needs an agent, and counts its host as down when that has not answered for two minutes.
 * Where Prometheus finds its targets by itself (Kubernetes), a target that is gone is not down: `AieEngineVanished` asks for an
-  engine by its name, and what else is not seen there stands in `docs/deploy.md`.
-* An engine that is taken away on purpose counts as down until an hour after its agent forgot it (an hour after it ended): silence
-  `AieSloAvailability` of it for two hours.
+  engine by its name, its availability counts it as down for an hour, and what else is not seen there stands in `docs/deploy.md`.
+* An engine that is taken away on purpose, alone or with its agent, counts as down for an hour or two: silence `AieSloAvailability`
+  of it for two hours.
 * An engine that an agent reads and Prometheus scrapes directly as well is there twice, by `job`: alerts on its own numbers
   (`AieSlo...`, `AieEngineStalled`, `AieEngineRestarts`, `AieKvCacheFull`) are then two. Scrape it one way.
 * `--time-scale N` divides every duration, for a rehearsal: `make stack` shows a fault become an alert within two minutes.

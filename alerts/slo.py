@@ -28,8 +28,12 @@ _UP: Final = f"""\
 max by (job, engine) (
   aie_engine_up
   or 0 * {KNOWN} and on (job, instance) max_over_time(up[2m]) == 0
+  or 0 * (last_over_time(aie_engine_up[1h]) == 1) unless on (job, instance) max_over_time(up[5m])
+    and on () max_over_time(up[1m] offset 4m)
 )"""
-"""1 while a replica lives. Two minutes without an answer are a host that is down; less is an agent that is restarted."""
+"""1 while a replica lives. Two minutes without an answer are a host that is down; less is an agent that is restarted. A target that
+has been gone for five minutes, as of a pod that was evicted, took its engine with it; less is a pod that is replaced. Where nothing
+at all was read five minutes ago no target went: Prometheus itself was restarted."""
 _FORGOTTEN: Final = "1h"
 """A time objective ends so long after the last sample of its engine: its agent has forgotten it, or was taken out itself."""
 
@@ -53,7 +57,8 @@ HEADER: Final = """\
 #
 # False alarms: by the method none that the budget does not feel: an alert says that so much of it is gone. The guard keeps single
 # bad requests of a quiet night from being one. Of availability: an agent that does not answer for more than two minutes while its
-# engine, the only one of its name, serves on; an engine that was taken away on purpose, until an hour after its agent forgot it.
+# engine, the only one of its name, serves on, or whose target is gone for more than five; an engine that was taken away on purpose,
+# until an hour after its agent forgot it, or for two hours where its agent went with it (scaled to nothing, a job with a new name).
 groups:
 """
 

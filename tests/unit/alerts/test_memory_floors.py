@@ -18,7 +18,8 @@ EXPRESSION: Final = next(rule.table["expr"] for rule in ALERT_RULES if rule.name
 RISE_BYTES: Final = float(re.findall(r"> (60e6)", EXPRESSION)[0])
 RATE_BYTES_PER_HOUR: Final = float(re.findall(r"/ 24 > (\S+)", EXPRESSION)[0])
 LATEST: Final = float(re.findall(r"\) \* (\d+) >", EXPRESSION)[0])
-BLOCKS: Final = EXPRESSION.count(f"> {60}e6")
+BLOCKS: Final = EXPRESSION.count(f"> {60}e6") + 1
+"""The last must have half of its share, which is as much and more: the rule does not ask for both."""
 STEP_MIN: Final = 5
 BLOCK: Final = 4 * 60 // STEP_MIN
 DAYS: Final = 1000
