@@ -57,6 +57,22 @@ class Ring:
             self._values[start] = value
             self._start = start + 1 if start + 1 < self._capacity else 0
 
+    def extend(self, times_s: array[float], value: float) -> None:
+        """As `append` for each of these times, with a value that is a number."""
+        self.append(times_s[0], value)
+        self._rising += len(times_s) - 1
+        rest = times_s[1:]
+        room = self._capacity - len(self._times)
+        self._times.extend(rest[:room])
+        self._values.extend(array("d", [value]) * len(rest[:room]))
+        rest = rest[room:]
+        while rest:
+            begin, count = self._start, min(len(rest), self._capacity - self._start)
+            self._times[begin : begin + count] = rest[:count]
+            self._values[begin : begin + count] = array("d", [value]) * count
+            self._start = (begin + count) % self._capacity
+            rest = rest[count:]
+
     def span(self, time_s: float) -> Span | None:
         """The first and the last of the points that `since` gives; None without any."""
         count = len(self._times)
@@ -82,6 +98,20 @@ class Ring:
         return old + bisect_right(self._times, time_s, 0, self._start)
 
 
+class Beats:
+    """When a source told, for its series to share: a series that stays as it is needs to note no more than that it was told.
+
+    Holds the times of `ROOM` tellings; for more there is another one. What is owed to a ring can so never be lost.
+    """
+
+    ROOM = 32
+
+    __slots__ = ("times",)
+
+    def __init__(self) -> None:
+        self.times = array("d")
+
+
 BREAK = float("nan")
 """A value in a ring that is none: what stands behind it does not continue what stands before it."""
 
@@ -89,23 +119,47 @@ BREAK = float("nan")
 class Series:
     """A counter or gauge. `valid_until_s` is when its last value stops counting as current."""
 
-    __slots__ = ("__weakref__", "kind", "last_time_s", "name", "ring", "source", "tags", "valid_until_s", "value")
+    __slots__ = (
+        *("__weakref__", "kind", "last_time_s", "name", "source", "tags", "valid_until_s", "value"),
+        *("_beats", "_owed_from", "_owed_to", "_ring"),
+    )
 
     def __init__(self, name: str, kind: Kind, tags: Tags, source: str, capacity: int) -> None:
         self.name = name
         self.kind = kind
         self.tags = tags
         self.source = source
-        self.ring = Ring(capacity)
         self.value = 0.0
         self.last_time_s = 0.0
         self.valid_until_s = 0.0
+        self._ring = Ring(capacity)
+        self._beats: Beats | None = None
+        self._owed_from = self._owed_to = 0
+
+    @property
+    def ring(self) -> Ring:
+        """Its last points, up to the newest."""
+        if self._owed_to > self._owed_from:
+            assert self._beats is not None, "who owes has been told"
+            self._ring.extend(self._beats.times[self._owed_from : self._owed_to], self.value)
+            self._owed_from = self._owed_to
+        return self._ring
+
+    def stay(self, beats: Beats, until_s: float) -> None:
+        """Its value was told once more, at the newest of these times: the ring gets that when somebody looks at it, or when the
+        value is another. There are a thousand of these a second, and hardly any is looked at."""
+        beat = len(beats.times)
+        if beats is not self._beats or self._owed_to != beat - 1:
+            _ = self.ring
+            self._beats, self._owed_from = beats, beat - 1
+        self._owed_to = beat
+        self.last_time_s, self.valid_until_s = beats.times[-1], until_s
 
     def append(self, time_s: float, value: float) -> None:
         """Notes the newest value."""
+        self.ring.append(time_s, value)  # first: what is owed to it is of the value before
         self.value = value
         self.last_time_s = time_s
-        self.ring.append(time_s, value)
 
     def interrupt(self) -> None:
         """What comes next is another's count: it is not current until then, and the step to it is no rise."""
@@ -125,6 +179,7 @@ class HistogramSeries:
         "_rising",
         "_states",
         "_times",
+        "_totals",
         "bounds",
         "counts",
         "exemplars",
@@ -152,6 +207,7 @@ class HistogramSeries:
         self._capacity = capacity
         self._times: list[float] = []
         self._states: list[Sequence[float] | None] = []
+        self._totals = array("d")
         self._observations = 0.0
         self._rising = 0
 
@@ -166,19 +222,20 @@ class HistogramSeries:
         observations = sum(state)
         goes_on = self._rising and not observations < self._observations
         self._rising, self._observations = self._rising + 1 if goes_on else 1, observations
-        self._push(time_s, state)
+        self._push(time_s, state, total)
 
-    def _push(self, time_s: float, state: Sequence[float] | None) -> None:
+    def _push(self, time_s: float, state: Sequence[float] | None, total: float) -> None:
         self._times.append(time_s)
         self._states.append(state)
+        self._totals.append(total)
         if len(self._times) > self._capacity:
-            del self._times[0], self._states[0]
+            del self._times[0], self._states[0], self._totals[0]
 
     def interrupt(self) -> None:
         """As `Series.interrupt`: a state of None stands for the break."""
         self.valid_until_s = 0.0
         self.exemplars = {}
-        self._push(self.last_time_s, None)
+        self._push(self.last_time_s, None, 0.0)
         self._rising = 0
         self.counts = array("d", bytes(8 * (len(self.bounds) + 1)))
         self.total = 0.0
@@ -201,6 +258,12 @@ class HistogramSeries:
         """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`; counts None is a break."""
         first = max(bisect_right(self._times, time_s) - 1, 0)
         yield from zip(self._times[first:], self._states[first:], strict=True)
+
+    def totals_since(self, time_s: float) -> Iterator[tuple[float, float] | None]:
+        """Of the same states, how many observations each counts and the sum of all their values; None is a break."""
+        first = max(bisect_right(self._times, time_s) - 1, 0)
+        for counts, total in zip(self._states[first:], self._totals[first:], strict=True):
+            yield None if counts is None else (sum(counts), total)
 
 
 AnySeries = Series | HistogramSeries

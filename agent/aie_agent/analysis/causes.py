@@ -130,13 +130,15 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
 STEADINESS: Final[dict[str, Steadiness]] = {
     "engine_down": Steadiness(begins_after_s=2.0),
     **dict.fromkeys(
-        ("error_rate", "client_flood", "kv_preemption", "tokenizer_bound", "python_gc"),
+        ("client_flood", "kv_preemption", "tokenizer_bound", "python_gc"),
         Steadiness(lingers_s=10.0),
     ),
+    # Where about half of all requests fail, it is half or more again and again.
+    "error_rate": Steadiness(lingers_s=10.0, calms_after_s=60.0),
     # A queue that goes up and down seems to shrink now and then.
     **dict.fromkeys(("queue_saturation", "kv_full"), Steadiness(lingers_s=10.0, calms_after_s=30.0)),
     # In the first seconds of a flood no queue was long for most of the window.
-    "requests_rejected": Steadiness(begins_after_s=6.0, lingers_s=10.0),
+    "requests_rejected": Steadiness(begins_after_s=6.0, lingers_s=10.0, calms_after_s=60.0),
     "prefill_interference": Steadiness(begins_after_s=5.0, lingers_s=10.0),
     "cache_hit_collapse": Steadiness(lingers_s=10.0),
     **dict.fromkeys(

@@ -6,10 +6,21 @@ A look at one number is cheap and nearly always ends it; only where the number i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
+from aie_agent.analysis.findings import View
 from aie_agent.analysis.lock_contention import Episode, Unbroken, episode
 from aie_agent.analysis.window import rate
 from aie_agent.series import Series
+
+ENDS_AT: Final = 0.5
+"""What is found goes on until it is below so much of what it began with."""
+
+
+def ease(view: View, cause: str, engine: str) -> float:
+    """What the limits of a cause are multiplied by: 1, and `ENDS_AT` where it is found already. What stays near a limit crosses it
+    again and again: that is one finding, and not one each time."""
+    return 1.0 if view.held_since_s(cause, engine) is None else ENDS_AT
 
 
 def live(all_series: Iterable[Series], now_s: float) -> list[Series]:
@@ -35,12 +46,17 @@ def rising(
     now = rate(current[:1], now_s - window_s, now_s)
     if now is None or now < begins / 4:
         return None
-    return episode(current[0], begins, begins / 2, window_s, begins, unbroken, held_since_s)
+    return episode(current[0], begins, begins * ENDS_AT, window_s, begins, unbroken, held_since_s)
 
 
 def limit(found: Episode, begins: float, written: str) -> str:
     """The limit of what `rising` found, as evidence says it: it goes on until it is below half of what it began with."""
-    return f"limit {written}" if found.mean >= begins else f"limit {written}, and half of that for as long as it goes on"
+    return limit_of(found.mean >= begins, written)
+
+
+def limit_of(would_begin: bool, written: str) -> str:
+    """The limit of what would be found anew as well, or only goes on (`ease`)."""
+    return f"limit {written}" if would_begin else f"limit {written}, and half of that for as long as it goes on"
 
 
 def level_since(series: Series, is_bad: Callable[[float], bool], for_s: float, now_s: float) -> float | None:

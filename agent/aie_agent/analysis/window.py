@@ -67,6 +67,15 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
     return gained if first is None else _with_gain(gained, first, last)
 
 
+def sum_increase(series: HistogramSeries, start_s: float) -> float:
+    """By how much the sum of all values grew since `start_s`: of the same observations that `bucket_increase` counts."""
+    gained = 0.0
+    for before, now in pairwise(series.totals_since(start_s)):
+        if before is not None and now is not None:
+            gained += now[1] - before[1] if now[0] >= before[0] else now[1]
+    return gained
+
+
 def _with_gain(gained: Sequence[float], first: Sequence[float], last: Sequence[float]) -> list[float]:
     """What a histogram gained while it only rose: only its first and its last state matter, which saves most of the work."""
     return [so_far + max(now - before, 0.0) for so_far, before, now in zip(gained, first, last, strict=True)]

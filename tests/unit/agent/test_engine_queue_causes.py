@@ -48,7 +48,7 @@ def test_requests_that_wait_are_found_within_ten_seconds() -> None:
     assert finding is not None
     assert (finding.cause, finding.subject, finding.severity) == ("queue_saturation", "e", "warning")
     assert "40 wait" in finding.summary
-    assert "limits 500 ms, and 50% of that" in finding.evidence[0].text
+    assert "(limit 500 ms for half of them, and 50% of that)" in finding.evidence[0].text
     assert "40 requests wait now beside 16 that run" in finding.evidence[1].text
     assert "--max-num-seqs" in finding.advice
     assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()

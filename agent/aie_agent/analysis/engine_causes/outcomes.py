@@ -6,6 +6,10 @@ within the same window. One client that sends five broken requests in a quiet mi
 is true. Clients that leave (cancelled) never count. `error_rate` is wrong where an engine counts what a client did wrong among
 its errors; the map of pages counts HTTP 4xx as rejected. There is no other false alarm, at any length of time.
 
+What is found goes on while half of a limit is reached; where it is no want of places also while that is so of the last four
+minutes, and any ended so in the last. So a share that stays near a limit is one finding (30 simulated minutes at the limit itself,
+3 requests a second: at most two), and what is mended is gone after a minute.
+
 A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
 Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that
 sends broken requests while such a queue stands is then called a flood, and `not_visible` says so.
@@ -24,9 +28,12 @@ from typing import Final, NamedTuple
 from aie_agent.analysis.engine_causes.arrivals import FELL, GREW, Arrivals, arrivals
 from aie_agent.analysis.engine_causes.readings import REQUESTS, RUNNING, WAITING, has_moved, risen
 from aie_agent.analysis.findings import View
+from aie_agent.analysis.sustained import ease, limit_of
 from aie_telemetry.api import Evidence, Finding, Severity
 
+ERRORS: Final = "error_rate"
 FLOOD: Final = "client_flood"
+REJECTED: Final = "requests_rejected"
 FULL: Final = "aie_engine_requests_refused_full_total"
 LEAST: Final = 5
 CRITICAL_SHARE: Final = 0.5
@@ -39,23 +46,29 @@ _REFUSED: Final = ("rejected",)
 
 
 class _Window(NamedTuple):
-    """So many seconds, and the share of requests that must have ended badly in it."""
+    """So many seconds, the share of requests that must have ended badly in it, and in which last part of it any must have."""
 
     seconds: float
     share: float
+    lately_s: float | None = None
 
 
-ERROR_WINDOWS: Final = (_Window(10.0, 0.2), _Window(60.0, 0.05), _Window(240.0, 0.2))
-"""The first that holds counts: a sudden failure, some of many, and most of few."""
+ERROR_WINDOWS: Final = (_Window(10.0, 0.2), _Window(60.0, 0.05), _Window(240.0, 0.2, 120.0))
+"""The first that holds counts: a sudden failure, some of many, and most of few (of whom none failed any more for two minutes it is
+over)."""
 REJECTED_WINDOWS: Final = (_Window(10.0, 0.1), _Window(60.0, 0.1))
+ERRORS_GO_ON: Final = _Window(240.0, 0.05, 60.0)
+REFUSALS_GO_ON: Final = _Window(240.0, 0.1, 60.0)
+"""Looked at as well where it is found already: few come at random, and a minute may have half of what the one before had."""
 
 
 class _Bad(NamedTuple):
-    """What ended badly, of how many, in which window."""
+    """What ended badly, of how many, in which window; and what the limits are multiplied by (`ease`)."""
 
     counts: dict[str, float]
     ended: float
     window: _Window
+    eased: float
 
     @property
     def bad(self) -> float:
@@ -65,10 +78,22 @@ class _Bad(NamedTuple):
     def share(self) -> float:
         return self.bad / self.ended
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether its limits are reached."""
+        return self.bad >= self.eased * LEAST and self.share >= self.eased * self.window.share
+
+    @property
+    def limit(self) -> str:
+        """In words."""
+        return limit_of(self._replace(eased=1.0).is_enough, f"{self.window.share:.0%} and {LEAST} requests")
+
 
 def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `error_rate` at `now_s`, or None. Critical where half of all fail."""
-    found = _bad(view, engine, ("error", "timeout"), _ENDS, ERROR_WINDOWS, now_s)
+    eased = ease(view, ERRORS, engine)
+    windows = ERROR_WINDOWS if eased == 1.0 else (*ERROR_WINDOWS, ERRORS_GO_ON)
+    found = _bad(view, engine, ("error", "timeout"), _ENDS, windows, eased, now_s)
     if found is None:
         return None
     kinds = " and ".join(f"{count:.0f} {kind}s" for kind, count in found.counts.items() if count)
@@ -80,12 +105,12 @@ def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
         else "The engine's log says why; look for the first error, not the last. See what changed just before."
     )
     return Finding(
-        cause="error_rate",
+        cause=ERRORS,
         subject=engine,
         severity=severity,
         since_s=now_s - found.window.seconds,
         summary=f"engine {engine}: {found.share:.0%} of its requests fail",
-        evidence=(Evidence(text=f"{text}, limit {found.window.share:.0%} and {LEAST} requests)", metric=REQUESTS),),
+        evidence=(Evidence(text=f"{text}, {found.limit})", metric=REQUESTS),),
         advice=advice,
     )
 
@@ -103,7 +128,7 @@ class Overload(NamedTuple):
 
 def client_flood(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `client_flood` at `now_s`, or None: requests are refused because more come than before."""
-    found = overload(view, engine, now_s)
+    found = overload(view, engine, ease(view, FLOOD, engine), now_s)
     if found is None or not found.is_flood:
         return None
     waiting, running = (view.store.current(metric, now_s, engine=engine) for metric in (WAITING, RUNNING))
@@ -122,9 +147,9 @@ def client_flood(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
-def overload(view: View, engine: str, now_s: float) -> Overload | None:
-    """What is refused for want of a place, if it is enough."""
-    found = _rejected(view, engine, now_s, for_room=True)
+def overload(view: View, engine: str, eased: float, now_s: float) -> Overload | None:
+    """What is refused for want of a place, if it is enough; `eased` is what its limits are multiplied by."""
+    found = _rejected(view, engine, eased, now_s, for_room=True)
     if found is None:
         return None
     tells_why = _tells_why(view, engine, now_s)
@@ -152,11 +177,11 @@ def _of_arrivals(came: Arrivals) -> Iterator[Evidence]:
 
 def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `requests_rejected` at `now_s`, or None: requests are refused, and not for want of room."""
-    found = _rejected(view, engine, now_s, for_room=False)
+    found = _rejected(view, engine, ease(view, REJECTED, engine), now_s, for_room=False)
     if found is None:
         return None
     return Finding(
-        cause="requests_rejected",
+        cause=REJECTED,
         subject=engine,
         severity="warning" if found.share >= CRITICAL_SHARE and found.bad >= 4 * LEAST else "info",
         since_s=now_s - found.window.seconds,
@@ -169,29 +194,38 @@ def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
 
 def _of_refused(found: _Bad) -> Evidence:
     text = f"of {found.ended:.0f} requests that ended in the last {found.window.seconds:g} s {found.bad:.0f} were refused"
-    return Evidence(text=f"{text} ({found.share:.0%}, limit {found.window.share:.0%} and {LEAST} requests)", metric=REQUESTS)
+    return Evidence(text=f"{text} ({found.share:.0%}, {found.limit})", metric=REQUESTS)
 
 
-def _rejected(view: View, engine: str, now_s: float, *, for_room: bool) -> _Bad | None:
+def _rejected(view: View, engine: str, eased: float, now_s: float, *, for_room: bool) -> _Bad | None:
     """The first window in which enough were refused for want of a place, or for another reason."""
+    windows = REJECTED_WINDOWS if for_room or eased == 1.0 else (*REJECTED_WINDOWS, REFUSALS_GO_ON)
     if not _tells_why(view, engine, now_s):
-        found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), REJECTED_WINDOWS, now_s)
+        found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), windows, eased, now_s)
         return found if found is not None and _queue_is_long(view, engine, found, now_s) == for_room else None
-    for window in REJECTED_WINDOWS:
-        found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), (window,), now_s)
+    for window in windows:
+        found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), (window,), eased, now_s)
         if found is not None:
             full = min(risen(view, engine, FULL, now_s - window.seconds, now_s) or 0.0, found.bad)
             found = found._replace(counts={"rejected": full if for_room else found.bad - full})
-            if _is_enough(found):
+            if found.is_enough and (window.lately_s is None or _refused_otherwise(view, engine, now_s - window.lately_s, now_s)):
                 return found
     return None
+
+
+def _refused_otherwise(view: View, engine: str, start_s: float, now_s: float) -> bool:
+    """Whether any was refused since then that was not for want of a place."""
+    refused = risen(view, engine, REQUESTS, start_s, now_s, outcome="rejected") or 0.0
+    return refused > (risen(view, engine, FULL, start_s, now_s) or 0.0)
 
 
 def _tells_why(view: View, engine: str, now_s: float) -> bool:
     return any(series.valid_until_s >= now_s for series in view.store.scalars(FULL, engine=engine))
 
 
-def _bad(view: View, engine: str, bad: Sequence[str], ends: Sequence[str], windows: Sequence[_Window], now_s: float) -> _Bad | None:
+def _bad(
+    view: View, engine: str, bad: Sequence[str], ends: Sequence[str], windows: Sequence[_Window], eased: float, now_s: float
+) -> _Bad | None:
     """The first window in which enough requests ended badly; None where there is none, or where nobody says how they end well."""
     longest_s = max(window.seconds for window in windows)
     if not any(has_moved(view, engine, REQUESTS, now_s - longest_s, outcome=end) for end in bad):
@@ -200,14 +234,14 @@ def _bad(view: View, engine: str, bad: Sequence[str], ends: Sequence[str], windo
         counts = {end: risen(view, engine, REQUESTS, now_s - window.seconds, now_s, outcome=end) for end in ends}
         if counts["ok"] is None:
             return None
-        found = _Bad({end: counts[end] or 0.0 for end in bad}, sum(count or 0.0 for count in counts.values()), window)
-        if _is_enough(found):
+        found = _Bad({end: counts[end] or 0.0 for end in bad}, sum(count or 0.0 for count in counts.values()), window, eased)
+        if found.is_enough and (window.lately_s is None or _any_since(view, engine, bad, now_s - window.lately_s, now_s)):
             return found
     return None
 
 
-def _is_enough(found: _Bad) -> bool:
-    return found.bad >= LEAST and found.share >= found.window.share
+def _any_since(view: View, engine: str, bad: Sequence[str], start_s: float, now_s: float) -> bool:
+    return any(risen(view, engine, REQUESTS, start_s, now_s, outcome=end) for end in bad)
 
 
 def _queue_is_long(view: View, engine: str, found: _Bad, now_s: float) -> bool:

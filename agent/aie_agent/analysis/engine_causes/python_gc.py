@@ -2,7 +2,8 @@
 
 The rule, while requests run: collections took at least `SHARE` of the last `WINDOW_S` seconds; or `LONG_LEAST` of the last
 `LONG_WINDOW_S` seconds took `LONG_S` or longer each. Times are taken at the lower bound of their bucket, so that they are never
-overstated.
+overstated. It goes on while half of the share is reached over `LONG_WINDOW_S`, and half of that over `WINDOW_S`, or one of
+them was long; and any request ran in the last `LONG_WINDOW_S` seconds. So what stays near a limit is one finding.
 
 When it is wrong: never in what it says. An engine that collects that much in its normal work is reported for as long as it does.
 Collections of the youngest generation, thousands a minute, take well below a millisecond each and stay far below the share. A
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from aie_agent.analysis.engine_causes.readings import RUNNING, highest, observed, seconds
+from aie_agent.analysis.engine_causes.readings import RUNNING, Observed, highest, observed, seconds
 from aie_agent.analysis.findings import View
+from aie_agent.analysis.sustained import ENDS_AT, ease, limit_of
 from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "python_gc"
@@ -36,9 +38,10 @@ _ADVICE: Final = (
 
 def python_gc(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `python_gc` at `now_s`, or None."""
-    if not highest(view, engine, RUNNING, now_s - WINDOW_S, now_s):
+    eased = ease(view, CAUSE, engine)
+    if not highest(view, engine, RUNNING, now_s - (WINDOW_S if eased == 1.0 else LONG_WINDOW_S), now_s):
         return None
-    found = [evidence for metric in PAUSES for evidence in _evidence(view, engine, metric, now_s)]
+    found = [evidence for metric in PAUSES for evidence in _evidence(view, engine, metric, eased, now_s)]
     if not found:
         return None
     return Finding(
@@ -52,15 +55,29 @@ def python_gc(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
-def _evidence(view: View, engine: str, metric: str, now_s: float) -> list[Evidence]:
-    found = []
+def _evidence(view: View, engine: str, metric: str, eased: float, now_s: float) -> list[Evidence]:
+    found, least_s = [], SHARE * WINDOW_S
     lately = observed(view, engine, metric, now_s - WINDOW_S, now_s)
-    if lately is not None and lately.total_at_least >= SHARE * WINDOW_S:
-        text = f"{lately.count:.0f} collections stopped it for at least {seconds(lately.total_at_least)} of the last {WINDOW_S:g} s"
-        text += f" (limit {seconds(SHARE * WINDOW_S)}), the longest for {seconds(lately.largest_at_least)} or more"
-        found.append(Evidence(text=text, metric=metric))
     longer = observed(view, engine, metric, now_s - LONG_WINDOW_S, now_s)
-    if longer is not None and longer.count_above(LONG_S) >= LONG_LEAST:
-        text = f"{longer.count_above(LONG_S):.0f} collections of the last {LONG_WINDOW_S:g} s took {seconds(LONG_S)} or longer"
-        found.append(Evidence(text=f"{text} (limit {LONG_LEAST})", metric=metric))
-    return found
+    if lately is None or longer is None:
+        return []
+    if lately.total_at_least >= least_s:
+        found.append(_stopped(lately, WINDOW_S, f"limit {seconds(least_s)}"))
+    elif eased < 1.0 and _goes_on(lately, longer):
+        found.append(_stopped(longer, LONG_WINDOW_S, limit_of(False, f"{seconds(least_s)} in {WINDOW_S:g} s")))
+    count = longer.count_above(LONG_S)
+    if count >= eased * LONG_LEAST:
+        text = f"{count:.0f} collections of the last {LONG_WINDOW_S:g} s took {seconds(LONG_S)} or longer"
+        found.append(f"{text} ({limit_of(count >= LONG_LEAST, f'{LONG_LEAST}')})")
+    return [Evidence(text=text, metric=metric) for text in found]
+
+
+def _stopped(seen: Observed, window_s: float, limit: str) -> str:
+    text = f"{seen.count:.0f} collections stopped it for at least {seconds(seen.total_at_least)} of the last {window_s:g} s"
+    return f"{text} ({limit}), the longest for {seconds(seen.largest_at_least)} or more"
+
+
+def _goes_on(lately: Observed, longer: Observed) -> bool:
+    """Of what was found before: over the longer time half of its share is left, and lately half of that."""
+    is_over = lately.total_at_least < ENDS_AT**2 * SHARE * WINDOW_S
+    return not is_over and longer.total_at_least >= ENDS_AT * SHARE * LONG_WINDOW_S

@@ -1,8 +1,13 @@
 """More requests come than the engine takes in: waiting is most of what their first token takes, or some are refused.
 
 The rule: requests waited at every look of the last `HELD_S` seconds; half of those that were admitted lately had waited `WAIT_S` or
-longer; and the median wait is at least `SHARE` of the median time to the first token. Where a page has no histogram of waits
-(llama.cpp, older SGLang), requests waited for `UNMEASURED_S`, all that time no fewer than ran.
+longer; and their waits are on average at least `SHARE` of the average time to the first token, by the sums that histograms have
+beside their buckets. Where a page has no histogram of waits (llama.cpp, older SGLang), requests waited for `UNMEASURED_S`, all that
+time no fewer than ran.
+
+It goes on while requests waited at half of the looks of the last `GOES_ON_S` seconds, and half of each of the other limits is
+reached: so a queue that is empty at one look in ten is one finding (three hours simulated, also with one empty in four), and one
+that is gone has gone from the findings within twenty seconds.
 
 Or requests are refused for want of a place, and not because more come than before (`outcomes.overload`, which tells those as
 `client_flood`). Where fewer are served than before, that is what is said: something made the engine slow.
@@ -11,7 +16,8 @@ A queue that shrinks so fast that it is empty within `WORKED_OFF_S` is informati
 shrinks when, since its highest look in the last `PEAK_S` seconds, no look of the later half was above one of the earlier, and the
 last is below the first.
 
-When it is wrong: never in what it says, since nothing is estimated; but a queue that is kept full on purpose (batch work, a load
+When it is wrong: never in what it says; only where `WAIT_S` is no bound of the page's buckets, half of the requests may have waited
+a little less, or more. But a queue that is kept full on purpose (batch work, a load
 test) is reported for as long as it is. There is no other false alarm: a burst that is worked off within `HELD_S` is none, nor is a
 queue that is short and fast. A queue that goes up and down about one length looks as if it shrank in 2 % of all looks where they
 are independent, in up to 28 % where it wanders slowly (simulated): `Steady` keeps the warning for 30 s, after which 25 such minutes
@@ -24,7 +30,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from aie_agent.analysis.engine_causes.arrivals import Arrivals
-from aie_agent.analysis.engine_causes.outcomes import overload
+from aie_agent.analysis.engine_causes.outcomes import FLOOD, overload
 from aie_agent.analysis.engine_causes.readings import (
     KV_USAGE,
     RUNNING,
@@ -36,14 +42,17 @@ from aie_agent.analysis.engine_causes.readings import (
     is_positive,
     observed,
     seconds,
+    share_of_looks,
 )
 from aie_agent.analysis.findings import View
+from aie_agent.analysis.sustained import ENDS_AT, ease, limit_of
 from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "queue_saturation"
 QUEUE: Final = "aie_engine_queue_seconds"
 
 HELD_S: Final = 8.0
+GOES_ON_S: Final = 16.0
 WAIT_S: Final = 0.5
 SHARE: Final = 0.5
 LEAST: Final = 5
@@ -55,8 +64,8 @@ _LEAST_LOOKS: Final = 4
 
 _ADVICE: Final = (
     "Places in the batch are what is short, if not memory (then `kv_full` stands above this): raise them (vLLM --max-num-seqs,"
-    " SGLang --max-running-requests, aie-engine --max-running), or add replicas; until then limit what is admitted, so that clients"
-    " are refused at once."
+    " SGLang --max-running-requests, llama.cpp --parallel, aie-engine --max-running), or add replicas; until then limit what is"
+    " admitted, so that clients are refused at once."
 )
 _SLOWER: Final = (
     "Something made it slow: see what else is found of it and of its GPUs, and what changed just before (longer prompts or answers"
@@ -66,7 +75,8 @@ _SLOWER: Final = (
 
 def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `queue_saturation` at `now_s`, or None."""
-    queue, refused = queue_of_waits(view, engine, now_s), overload(view, engine, now_s)
+    queue = queue_of_waits(view, engine, now_s)
+    refused = overload(view, engine, min(ease(view, cause, engine) for cause in (CAUSE, FLOOD)), now_s)
     if refused is None or refused.is_flood:
         return queue
     words, advice = _of_refused(refused.arrivals)
@@ -94,11 +104,13 @@ def _of_refused(arrivals: Arrivals) -> tuple[str, str]:
 
 def queue_of_waits(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding where requests wait, whether any are refused or not."""
-    if not held(view, engine, WAITING, is_positive, now_s - HELD_S, now_s):
+    eased = ease(view, CAUSE, engine)
+    looks = _waiting_at(view, engine, eased, now_s)
+    if looks is None:
         return None
-    waits = _of_waits(view, engine, now_s)
+    waits = _of_waits(view, engine, eased, now_s)
     if waits is None and observed(view, engine, QUEUE, now_s, now_s) is None:
-        waits = _unmeasured(view, engine, now_s)
+        waits = _unmeasured(view, engine, eased, now_s)
     if waits is None:
         return None
     waiting = view.store.current(WAITING, now_s, engine=engine) or 0.0
@@ -112,10 +124,20 @@ def queue_of_waits(view: View, engine: str, now_s: float) -> Finding | None:
         severity="info" if shrinks else "warning",
         since_s=now_s - (HELD_S if is_measured else UNMEASURED_S),
         summary=f"engine {engine}: more requests {'came at once' if shrinks else 'come'} than it takes in, {waiting:.0f} wait",
-        evidence=(waits, *_evidence(view, engine, waiting, kv, now_s), *_of_shrinking(left_s)),
+        evidence=(waits, *_evidence(view, engine, waiting, looks, kv, now_s), *_of_shrinking(left_s)),
         advice=_ADVICE,
         not_visible=() if is_measured else ("how long requests wait: its page has no histogram of it",),
     )
+
+
+def _waiting_at(view: View, engine: str, eased: float, now_s: float) -> str | None:
+    """At which looks requests waited, in words; None where those are too few."""
+    if held(view, engine, WAITING, is_positive, now_s - HELD_S, now_s):
+        return f"at every look of the last {HELD_S:g} s some did (limit 0)"
+    share = share_of_looks(view, engine, WAITING, is_positive, now_s - GOES_ON_S, now_s) if eased < 1.0 else None
+    if share is None or share < ENDS_AT:
+        return None
+    return f"at {share:.0%} of the looks of the last {GOES_ON_S:g} s some did (limit {ENDS_AT:.0%} for as long as it goes on)"
 
 
 def _worked_off_in_s(view: View, engine: str, now_s: float) -> float | None:
@@ -139,32 +161,42 @@ def _of_shrinking(left_s: float | None) -> Iterator[Evidence]:
         yield Evidence(text=text, metric=WAITING)
 
 
-def _of_waits(view: View, engine: str, now_s: float) -> Evidence | None:
-    sample = enough(view, engine, QUEUE, WINDOWS_S, LEAST, now_s)
+def _of_waits(view: View, engine: str, eased: float, now_s: float) -> Evidence | None:
+    sample = enough(view, engine, QUEUE, WINDOWS_S, eased * LEAST, now_s)
     if sample is None:
         return None
     first_token = observed(view, engine, TTFT, now_s - sample.window_s, now_s)
-    wait_s, most_s = sample.seen.quantile(0.5), first_token.quantile(0.5) if first_token is not None else 0.0
-    if wait_s < WAIT_S or wait_s < SHARE * most_s:
+    median_s, mean_s, first_s = sample.seen.quantile(0.5), sample.seen.mean, first_token.mean if first_token is not None else 0.0
+    if median_s < eased * WAIT_S or mean_s < eased * SHARE * first_s:
         return None
-    first = f"; half got their first token within {seconds(most_s)}" if most_s else ""
-    limits = f"limits {seconds(WAIT_S)}, and {SHARE:.0%} of that"
-    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(wait_s)} or more{first} ({limits})"
-    return Evidence(text=text, metric=QUEUE)
+    would_begin = median_s >= WAIT_S and mean_s >= SHARE * first_s
+    half_s = WAIT_S if median_s >= WAIT_S else eased * WAIT_S
+    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(half_s)} or longer"
+    text += f", and all of them {seconds(mean_s)} on average"
+    if first_s:
+        text += f"; first tokens took {seconds(first_s)} on average, of which that is {min(mean_s / first_s, 1.0):.0%}"
+    limits = limit_of(would_begin, f"{seconds(WAIT_S)} for half of them, and {SHARE:.0%} of that")
+    return Evidence(text=f"{text} ({limits})", metric=QUEUE)
 
 
-def _unmeasured(view: View, engine: str, now_s: float) -> Evidence | None:
+def _unmeasured(view: View, engine: str, eased: float, now_s: float) -> Evidence | None:
     running = highest(view, engine, RUNNING, now_s - UNMEASURED_S, now_s)
-    if running is None or not held(view, engine, WAITING, lambda value: value >= max(running, 1.0), now_s - UNMEASURED_S, now_s):
+    if running is None:
         return None
-    text = f"for {UNMEASURED_S:g} s no fewer requests waited than ran ({running:.0f})"
-    return Evidence(text=text, metric=WAITING)
+    least = max(running, 1.0)
+    if held(view, engine, WAITING, lambda value: value >= least, now_s - UNMEASURED_S, now_s):
+        text = f"for {UNMEASURED_S:g} s no fewer requests waited than ran ({running:.0f})"
+        return Evidence(text=text, metric=WAITING)
+    share = share_of_looks(view, engine, WAITING, lambda value: value >= eased * least, now_s - GOES_ON_S, now_s)
+    if eased == 1.0 or share is None or share < ENDS_AT:
+        return None
+    text = f"at {share:.0%} of the looks of the last {GOES_ON_S:g} s at least half as many requests waited as ran ({running:.0f})"
+    return Evidence(text=f"{text} ({limit_of(False, f'as many at every look of {UNMEASURED_S:g} s')})", metric=WAITING)
 
 
-def _evidence(view: View, engine: str, waiting: float, kv: float | None, now_s: float) -> Iterator[Evidence]:
+def _evidence(view: View, engine: str, waiting: float, looks: str, kv: float | None, now_s: float) -> Iterator[Evidence]:
     running = view.store.current(RUNNING, now_s, engine=engine)
     beside = "" if running is None else f" beside {running:.0f} that run"
-    text = f"{waiting:.0f} requests wait now{beside}; at every look of the last {HELD_S:g} s some did (limit 0)"
-    yield Evidence(text=text, metric=WAITING)
+    yield Evidence(text=f"{waiting:.0f} requests wait now{beside}; {looks}", metric=WAITING)
     if kv is not None:
         yield Evidence(text=f"of its KV cache at most {kv:.0%} is taken", metric=KV_USAGE)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import View
-from aie_agent.analysis.window import bucket_increase, gain, increase, quantile
+from aie_agent.analysis.window import bucket_increase, gain, increase, quantile, sum_increase
 from aie_agent.series import Series
 
 RUNNING: Final = "aie_engine_requests_running"
@@ -28,10 +28,12 @@ GIB: Final = float(2**30)
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a histogram observed within a window: counts per bucket, one more than the bounds."""
+    """What a histogram observed within a window: counts per bucket, one more than the bounds, and the sum of all values where it
+    is known."""
 
     bounds: Sequence[float]
     counts: Sequence[float]
+    summed: float | None = None
 
     @property
     def count(self) -> float:
@@ -44,9 +46,17 @@ class Observed:
 
     @property
     def total(self) -> float:
-        """The sum of all observations, each taken to lie in the middle of its bucket, above the highest bound at that bound."""
+        """The sum of all observations. Where it is not known each is taken to lie in the middle of its bucket, above the highest
+        bound at that bound."""
+        if self.summed is not None:
+            return self.summed
         middles = [(low + high) / 2 for low, high in pairwise((0.0, *self.bounds))]
         return sum(count * middle for count, middle in zip(self.counts, (*middles, self.bounds[-1]), strict=True))
+
+    @property
+    def mean(self) -> float:
+        """Of all observations, 0 without any."""
+        return self.total / self.count if self.count else 0.0
 
     @property
     def total_at_least(self) -> float:
@@ -69,8 +79,9 @@ def observed(view: View, engine: str, metric: str, start_s: float, now_s: float)
     if not histograms:
         return None
     bounds = histograms[0].bounds
-    alike = [bucket_increase(series, start_s) for series in histograms if series.bounds == bounds]
-    return Observed(bounds, [sum(counts) for counts in zip(*alike, strict=True)])
+    alike = [series for series in histograms if series.bounds == bounds]
+    counts = [bucket_increase(series, start_s) for series in alike]
+    return Observed(bounds, [sum(of) for of in zip(*counts, strict=True)], sum(sum_increase(series, start_s) for series in alike))
 
 
 class Sample(NamedTuple):
@@ -126,6 +137,15 @@ def _held(series: Series, is_so: Callable[[float], bool], start_s: float) -> boo
     known = bool(points) and points[0][0] <= start_s
     apart = any(after - before > MOST_APART_S for (before, _), (after, _) in pairwise(points))
     return known and not apart and all(is_so(value) for _, value in points)
+
+
+def share_of_looks(
+    view: View, engine: str, metric: str, is_so: Callable[[float], bool], start_s: float, now_s: float
+) -> float | None:
+    """At which share of the looks since `start_s` a current level of the engine was so; None where there is none."""
+    current = (series for series in view.store.scalars(metric, engine=engine) if series.valid_until_s >= now_s)
+    values = [value for series in current for _, value in series.ring.since(start_s)]
+    return sum(map(is_so, values)) / len(values) if values else None
 
 
 def highest(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float | None:
