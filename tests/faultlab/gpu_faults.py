@@ -84,7 +84,7 @@ _LOST: Final = Answer("gpu_lost", "gpu5", "critical", never=r"XID")
 _XID_48: Final = Answer("gpu_xid_memory", "gpu0", "critical", says=r"XID 48: ")
 _XID_31: Final = Answer("gpu_xid_application", "gpu1", "info", says=r"XID 31: ")
 _ORPHAN: Final = Answer("gpu_orphan", "gpu2", "warning", says=r"^process \d+ \(.*\) holds 20480 MiB")
-_OTHERS: Final = Answer("gpu_neighbour", "gpu7", "warning", says=r"^process \d+ \(somebodys-training .*\) uses 24576 MiB")
+_OTHERS: Final = Answer("gpu_neighbour", "gpu7", "warning", says=r"^process \d+ \(somebodys-training\) uses 24576 MiB")
 
 GPU_FAULTS: Final = (
     _fault("thermal", "hardware slowdown: too hot", _throttle, _HOT, ("gpu_slowed",)),
