@@ -9,16 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from aie_agent.samples import Point, Tags
-from aie_agent.series import AnySeries, Series
+from aie_agent.series import AnySeries, Beats, Series
 
 
 class Places:
-    """The series of one source's points. `find` is called with one batch after the other."""
+    """The series of one source's points, and when it told them. Gets one batch after the other."""
 
     def __init__(self) -> None:
         self._layout = -1
         self._points: Sequence[Point] = ()
         self._series: list[Series | None] = []
+        self._beats = Beats()
+
+    def beat(self, time_s: float) -> Beats:
+        """When the source told, with the time of the batch that comes now as the newest."""
+        if len(self._beats.times) >= Beats.ROOM:
+            self._beats = Beats()
+        self._beats.times.append(time_s)
+        return self._beats
 
     def find(self, points: Sequence[Point], known: Mapping[tuple[str, Tags], AnySeries], layout: int) -> Sequence[Series | None]:
         """The series of each point among those `known`; None where there is none of its kind, or the point is a delta. As long as

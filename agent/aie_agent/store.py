@@ -157,14 +157,16 @@ class Store:
             return sum(self._take_ranked(point, batch, rank) for point in batch.points)
         until_s = time_s + patience_s(batch)
         taken = 0
-        places = self._places[source].find(batch.points, self._series, self.layout)
-        for point, series in zip(batch.points, places, strict=True):
+        places = self._places[source]
+        beats = places.beat(time_s)
+        for point, series in zip(batch.points, places.find(batch.points, self._series, self.layout), strict=True):
             value = point.value
             if series is not None and series.source == source and series.last_time_s <= time_s and -_LARGEST <= value <= _LARGEST:
-                series.value = value
-                series.last_time_s = time_s
-                series.valid_until_s = until_s
-                series.ring.append(time_s, value)
+                if value == series.value:
+                    series.stay(beats, until_s)
+                else:
+                    series.append(time_s, value)
+                    series.valid_until_s = until_s
                 taken += 1
             elif self._admit(point.name, point.tags, batch, rank) is not None:
                 taken += self._take_point(point, point.tags, batch)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from aie_agent.places import Places
 from aie_agent.samples import Batch, Point
-from aie_agent.series import AnySeries, HistogramSeries, Series
+from aie_agent.series import BREAK, AnySeries, HistogramSeries, Ring, Series
 from aie_agent.store import Store
 from aie_telemetry.catalogue import Kind
 
@@ -56,3 +56,31 @@ def test_series_that_went_and_came_back_are_new_ones() -> None:
     (after,) = store.scalars(point.name)
     assert after is not before
     assert list(after.ring.since(0.0)) == [(101.0, 5.0)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 1.0, 2.0]), st.booleans(), st.booleans()), max_size=90),
+    st.integers(1, 40),
+    st.sets(st.integers(0, 90)),
+)
+def test_a_ring_holds_what_it_would_if_each_point_were_put_in_it(
+    told: list[tuple[float, bool, bool]], capacity: int, looks: set[int]
+) -> None:
+    """Also where a series is left out of some batches, is interrupted, and is looked at now and then."""
+    store = Store(max_series=10, retention_s=float(capacity - 1))
+    expected = Ring(capacity)
+    tags = (("gpu", "0"),)
+    for number, (value, is_left_out, is_interrupted) in enumerate(told):
+        point = Point("aie_gpu_pcie_replays_total", Kind.COUNTER, tags, value)
+        store.apply(Batch("nvml", float(number), [] if is_left_out else [point]))
+        if not is_left_out:
+            expected.append(float(number), value)
+        for series in store.scalars(point.name):
+            if is_interrupted:
+                series.interrupt()
+                expected.append(series.last_time_s, BREAK)
+            if number in looks:
+                assert len(series.ring) == len(expected)
+    for series in store.scalars("aie_gpu_pcie_replays_total"):
+        assert str(list(series.ring.since(0.0))) == str(list(expected.since(0.0)))  # a break is unequal to itself
+        assert all(str(series.ring.span(float(at))) == str(expected.span(float(at))) for at in range(len(told)))
