@@ -21,7 +21,7 @@ _ENDED_WELL: Final = share(
     rise("aie_engine_requests_total", OF, 'outcome="ok"'), rise("aie_engine_requests_total", OF, 'outcome=~"ok|error|timeout"')
 )
 _OF_TIME: Final = "Time with a live replica: 99.9 % of the time"
-"""Its thirty days are more samples than promtool lets a query load; the same query of other times is held."""
+"""Its thirty days are more samples than promtool lets a query load: `test_objectives_tell_truth.py` asks a Prometheus."""
 _OBJECTIVES: Final = {
     "Time to first token: 99 % within 1 s": (_within(_TTFT, "1"), 0.01),
     "Time between tokens: 99 % within 0.1 s": (_within(_ITL, "0.1"), 0.01),

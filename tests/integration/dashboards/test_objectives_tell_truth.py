@@ -1,10 +1,13 @@
-"""What the board of objectives says of each objective over each of its windows, evaluated by promtool."""
+"""What the board of objectives says of each objective over each of its windows, evaluated by promtool.
+
+Thirty days of looks, each five minutes, are more samples than promtool takes: a Prometheus evaluates them."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +16,10 @@ import pytest
 from dashboards.boards.slo import SLO
 from dashboards.objectives import OBJECTIVES, Objective
 from dashboards.table import Panel
+from demo.monitoring import prometheus
 from tests.fakes.board_files import CHOSEN, concrete
+from tests.integration.dashboards import live_histories
+from tests.integration.dashboards.live_histories import LOOK_S, MONTH_S, WORLDS
 from tests.integration.dashboards.objective_histories import (
     MINUTES,
     QUARTERS_OF_DAYS,
@@ -45,6 +51,9 @@ class Asked(NamedTuple):
 
 KEPT: Final = Asked("Kept", 0, 60)
 BURNS: Final = tuple(Asked("How fast the budget goes", number, window_min) for number, window_min in enumerate((5, 60, 360)))
+OF_TIME: Final = next(each for each in OBJECTIVES if each.of_time)
+END_S: Final = 1_700_000_100
+"""A moment at which Prometheus looks every five minutes."""
 _OF_REQUESTS: Final = [each for each in OBJECTIVES if not each.of_time]
 
 
@@ -108,7 +117,55 @@ def test_what_is_said_of_requests(objective: Objective, promtool: str, tmp_path:
         promtool_test(objective, pace, {each: expr for each, expr in asked.items() if each.pace is pace})
         for pace in (MINUTES, QUARTERS_OF_DAYS)
     ]
-    path = tmp_path / "objective.json"
+    _evaluate(promtool, tests, tmp_path)
+
+
+def _evaluate(promtool: str, tests: list[dict[str, Any]], directory: Path) -> None:
+    path = directory / "objective.json"
     path.write_text(json.dumps({"tests": tests}))
     done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _samples(shares: Mapping[str, float], panel: str) -> list[dict[str, Any]]:
+    return [
+        {"labels": f'{{job="aie", engine="{engine}"}}', "value": round(said(OF_TIME, panel, share), 6)}
+        for engine, share in shares.items()
+    ]
+
+
+def promtool_tests_of_time(queries: Mapping[Asked, str]) -> list[dict[str, Any]]:
+    """Of the hours before the end; and of a host that is silent then, and told of two engines a month ago."""
+    found = []
+    of_hours = [(30, live_histories.series(each), live_histories.AT_S, partial(live_histories.share, each)) for each in WORLDS]
+    of_month = (LOOK_S, dict(live_histories.month()), MONTH_S + LOOK_S // 2, lambda _window_min: {"known": 0.0})
+    for step_s, series, at_s, shares in (*of_hours, of_month):
+        asked = [
+            {
+                "expr": f"round({concrete(expr, CHOSEN)}, 1e-6)",
+                "eval_time": f"{at_s}s",
+                "exp_samples": _samples(shares(each.window_min), each.panel),
+            }
+            for each, expr in queries.items()
+        ]
+        series_ = [{"series": name, "values": values} for name, values in series.items()]
+        found.append({"interval": f"{step_s}s", "input_series": series_, "promql_expr_test": asked})
+    return found
+
+
+def test_what_is_said_of_time(promtool: str, tmp_path: Path) -> None:
+    queries = {each: panel_of(OF_TIME, each.panel).queries[each.query].expr for each in (KEPT, *BURNS)}
+    _evaluate(promtool, promtool_tests_of_time(queries), tmp_path)
+
+
+def test_what_is_left_of_thirty_days_of_time(promtool: str, tmp_path: Path) -> None:
+    (query,) = panel_of(OF_TIME, OF_TIME.title).queries
+    text = tmp_path / "month.txt"
+    text.write_text(live_histories.open_metrics(END_S))
+    arguments = ("tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=40000h")  # one block: all of it is kept
+    subprocess.run([promtool, *arguments, str(text), str(tmp_path / "data")], check=True, capture_output=True, timeout=60)
+    with prometheus(tmp_path, []) as server:
+        answer = server.get("/api/v1/query", query=concrete(query.expr), time=str(END_S + LOOK_S // 2))
+    left = {row["metric"].pop("engine"): float(row["value"][1]) for row in answer["data"]["result"]}
+    shares = live_histories.share_of_month()
+    assert left == {engine: pytest.approx(said(OF_TIME, OF_TIME.title, share)) for engine, share in shares.items()}

@@ -77,7 +77,7 @@ def test_every_query_is_held() -> None:
         for number, _ in enumerate(panel.queries)
         if id(panel) not in held_here and (board.name, panel.title, number) not in in_cases
     ]
-    assert missing == [("slo", "Time with a live replica", 0)], "of which promtool takes no thirty days"
+    assert missing == [("slo", "Time with a live replica", 0)], "which test_objectives_tell_truth holds"
     titles = {
         board.name: {each for row in board.rows for panel in row.panels for each in (panel.title, f"{row.title}: {panel.title}")}
         for board in BOARDS
