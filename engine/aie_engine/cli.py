@@ -88,7 +88,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
         "--otlp-endpoint",
         "otlp_endpoint",
         str,
-        "OpenTelemetry collector that takes spans by OTLP over HTTP, such as http://localhost:4318",
+        "OpenTelemetry collector that takes spans by OTLP over HTTP, such as http://localhost:4318 (default: OTEL_* variables)",
     ),
     ("--trace-rate", "trace_rate", float, "share of the requests without a traceparent that become spans"),
     (

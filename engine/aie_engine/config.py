@@ -27,13 +27,13 @@ class ConfigError(ValueError):
 class EngineConfig:
     """Settings of one engine process; durations in seconds.
 
-    `kv_tokens` is the size of the KV cache (SmolLM2 in fp32: 46 kB a token, 377 MB for 8192). `threads` None leaves a core
-    to the rest of the host. `response_cache_bytes` 0 keeps no answers. `statsd` is `aie_hooks`' endpoint: None finds the
-    agent of this user, "off" sends nothing. `otlp_endpoint` is a collector's URL; of the requests that no caller traces,
-    `trace_rate` become spans there. `memory_probe_s` is the least time between two memory probes, for which the agent asks
-    (`aie_hooks.MemoryProbe`); None does not listen to it. Of a share `sample_outputs` of the answers the hooks tell how they
-    look (0: of none). `canary_every_s` None computes no canary: it is work that no client asked for, so the operator has to.
-    `degrade_file` is where an agent says whether answers are to be trusted.
+    `kv_tokens` is the size of the KV cache (SmolLM2 in fp32: 46 kB a token, 377 MB for 8192). `threads` None leaves a core to
+    the rest of the host. `response_cache_bytes` 0 keeps no answers. `statsd` is `aie_hooks`' endpoint: None finds the agent
+    of this user, "off" sends nothing. `otlp_endpoint` is a collector's URL (None: as OpenTelemetry's standard variables say);
+    of the requests that no caller traces, `trace_rate` become spans there. `memory_probe_s` is the least time between two
+    memory probes, for which the agent asks (`aie_hooks.MemoryProbe`); None does not listen to it. Of a share `sample_outputs`
+    of the answers the hooks tell how they look (0: of none). `canary_every_s` None computes no canary: it is work that no
+    client asked for, so the operator has to. `degrade_file` is where an agent says whether answers are to be trusted.
     """
 
     model: str

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 def serve(config: EngineConfig) -> int:
     """Runs the engine until a signal; returns the exit status. Raises ModelError and StartError when it cannot start."""
-    tracing = None if config.otlp_endpoint is None else otlp_tracing(config)
+    tracing = otlp_tracing(config)
     emitter = _emitter(config)
     try:
         exemplars = Exemplars()

@@ -5,28 +5,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from aie_engine.span_settings import BATCH_SIZE, DEFAULT_BATCH_SIZE
+
 if TYPE_CHECKING:
     import requests
 
 RESULTS: Final = ("ok", "failed", "refused", "dropped")
-_QUEUE_SIZE: Final = "OTEL_BSP_MAX_QUEUE_SIZE"
-_DEFAULT_QUEUE_SIZE: Final = 2048
-_BATCH_SIZE: Final = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
-_DEFAULT_BATCH_SIZE: Final = 512
 _PROTOBUF: Final = "application/x-protobuf"
-
-
-def queue_size(environment: Mapping[str, str] = os.environ) -> int:
-    """How many spans may wait for the exporter: OpenTelemetry's variable, or its default where that is no number above 0."""
-    text = environment.get(_QUEUE_SIZE, "").strip()
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else _DEFAULT_QUEUE_SIZE
 
 
 class SpanCounts:
@@ -99,7 +91,7 @@ class CountedProcessor(SpanProcessor):
         self._counts = counts
         self._ended = False
         counted = _CountedExporter(exporter, counts)
-        batch = None if os.environ.get(_BATCH_SIZE) else min(most_waiting, _DEFAULT_BATCH_SIZE)  # the SDK refuses a larger one
+        batch = None if os.environ.get(BATCH_SIZE) else min(most_waiting, DEFAULT_BATCH_SIZE)  # the SDK refuses a larger one
         self._batches = BatchSpanProcessor(counted, max_queue_size=most_waiting, max_export_batch_size=batch)
 
     def on_end(self, span: ReadableSpan) -> None:

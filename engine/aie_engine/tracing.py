@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 from aie_engine.config import ConfigError, EngineConfig
+from aie_engine.span_settings import asked, queue_size
 from aie_hooks.tracing import SpanIds, Stages, Trace, Tracer, span_tracer
 from aie_telemetry.bounded_http import bounded_session
+from aie_telemetry.extras import install
+from aie_telemetry.otel_environment import resource
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from aie_engine.span_counts import SpanCounts
 
-_TRACES_PATH: Final = "/v1/traces"
-_EXPORT_TIMEOUT_S: Final = 5.0
-"""For one batch, retries included."""
+_log = logging.getLogger(__name__)
+
 LAST_BATCHES_S: Final = 3.0
 """At most so long the last batches, of which there may be several, hold up the end of the process."""
 
@@ -33,25 +35,43 @@ class Tracing(NamedTuple):
     counts: SpanCounts
 
 
-def otlp_tracing(config: EngineConfig) -> Tracing:
-    """The SDK, exporting in batches by OTLP over HTTP to `config.otlp_endpoint`. To be shut down at the end: that sends the rest.
+def otlp_tracing(config: EngineConfig) -> Tracing | None:
+    """The SDK, exporting in batches by OTLP over HTTP to `config.otlp_endpoint`, or to where the standard variables say; None where
+    nobody asked for it. To be shut down at the end: that sends the rest.
 
-    Sampling is the SDK's default: what its caller traces, and what `RateTracer` lets begin. Raises ConfigError without the SDK.
+    What cannot be used of the variables is logged and passed over: an engine starts whatever they say. Sampling is the SDK's
+    default: what its caller traces, and what `RateTracer` lets begin. Raises ConfigError where the option is given and the SDK is
+    not there.
     """
+    wanted = asked(config.otlp_endpoint)
+    for each in wanted.told:
+        _log.warning("OTLP: %s", each)
+    if wanted.url is None:
+        return None
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-
-        from aie_engine.span_counts import CountedProcessor, SpanCounts, inspect_answer, queue_size
+        return _exporting(config, wanted.url, wanted.timeout_s)
     except ImportError as error:
-        raise ConfigError(f"--otlp-endpoint needs OpenTelemetry: pip install 'aie-observability[otel]' ({error})") from error
-    resource = Resource.create({"service.name": config.name, "service.version": version("aie-observability")})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    endpoint = traces_url(config.otlp_endpoint or "")
+        needs = f"needs OpenTelemetry: {install('otel')} ({error})"
+        if config.otlp_endpoint is not None:
+            raise ConfigError(f"--otlp-endpoint {needs}") from error
+        _log.warning("OTLP: no spans are sent: it %s", needs)
+    except Exception as error:  # noqa: BLE001 - whatever the SDK stumbles over, requests are served
+        _log.error("OTLP: no spans are sent: %s: %s", type(error).__name__, error)
+    return None
+
+
+def _exporting(config: EngineConfig, url: str, timeout_s: float) -> Tracing:
+    """`timeout_s` is for one batch, its tries included. Raises ImportError without the SDK, and what the SDK raises."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from aie_engine.span_counts import CountedProcessor, SpanCounts, inspect_answer
+
+    own = {"service.name": config.name, "service.version": version("aie-observability")}
+    provider = TracerProvider(resource=resource(own), shutdown_on_exit=False)
     counts = SpanCounts(queue_size())
-    session = bounded_session(functools.partial(inspect_answer, counts), max_s=_EXPORT_TIMEOUT_S)
-    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S, session=session)
+    session = bounded_session(functools.partial(inspect_answer, counts), max_s=timeout_s)
+    exporter = OTLPSpanExporter(endpoint=url, timeout=timeout_s, session=session)
     provider.add_span_processor(CountedProcessor(exporter, counts, queue_size()))
     return Tracing(provider, counts)
 
@@ -61,12 +81,6 @@ def shut_down(provider: TracerProvider) -> None:
     last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
     last.start()
     last.join(LAST_BATCHES_S)
-
-
-def traces_url(endpoint: str) -> str:
-    """Where spans go for a collector's URL: its path where it has one, else OTLP's own."""
-    parts = urlsplit(endpoint)
-    return urlunsplit(parts._replace(path=parts.path if parts.path.strip("/") else _TRACES_PATH))
 
 
 def request_tracer(

@@ -132,7 +132,9 @@ def below(base: str, path: str) -> str:
 
 def signal_url(endpoint: str, path: str) -> str:
     """As `below`, unless the URL ends so already: for what is set by an option of ours."""
-    return endpoint if urlsplit(endpoint).path.rstrip("/").endswith(path) else below(endpoint, path)
+    parts = urlsplit(endpoint)
+    own = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=own)) if own.endswith(path) else below(endpoint, path)
 
 
 def is_http_url(text: str) -> bool:

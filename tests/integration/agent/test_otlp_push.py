@@ -383,7 +383,7 @@ def test_without_the_packages_it_is_one_line(
         monkeypatch.setitem(sys.modules, module, None)
     (row,) = otlp_rows(OtlpSection())
     assert not row.visible
-    assert "pip install '.[agent,otel]' in a checkout" in row.found
+    assert "pip install '.[otel]' in a checkout" in row.found
     assert isinstance(build_or_say_why(OtlpSection(), "host"), NoOutput)
     (said,) = [record for record in caplog.records if record.name.startswith("aie_agent")]
     assert "needs a package" in said.getMessage()
@@ -396,7 +396,9 @@ def test_the_configuration_wins_over_the_environment() -> None:
     assert found == (otlp.Target("http/protobuf", "http://a:1/v1/metrics", 5.0, 10.0), ())
 
 
-@pytest.mark.parametrize("base", ["http://a:1/otlp", "http://a:1/otlp/", "http://a:1/otlp/v1/metrics"])
+@pytest.mark.parametrize(
+    "base", ["http://a:1/otlp", "http://a:1/otlp/", "http://a:1/otlp/v1/metrics", "http://a:1/otlp/v1/metrics/"]
+)
 def test_a_path_is_what_otlp_s_own_lies_below(base: str) -> None:
     assert metrics_url(base) == "http://a:1/otlp/v1/metrics"
 

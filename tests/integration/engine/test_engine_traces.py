@@ -18,7 +18,7 @@ from http_client import CHAT, TEXT, chat, post, text
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from aie_engine.config import ConfigError, EngineConfig
-from aie_engine.tracing import LAST_BATCHES_S, RateTracer, otlp_tracing, request_tracer, shut_down, traces_url
+from aie_engine.tracing import LAST_BATCHES_S, RateTracer, otlp_tracing, request_tracer, shut_down
 from aie_hooks.tracing import Trace
 
 STAGES = ["received", "tokenised", "queued", "prefill", "first token", "done"]
@@ -193,19 +193,6 @@ def test_the_rate_is_its_own() -> None:
     for sampled in (False, True, False, True):
         tracer.begin(None, None, sampled=sampled)
     assert asked == [True, True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "url"),
-    [
-        ("http://c:4318", "http://c:4318/v1/traces"),
-        ("http://c:4318/", "http://c:4318/v1/traces"),
-        ("https://c/otlp/v1/traces", "https://c/otlp/v1/traces"),
-        ("http://[::1]:4318", "http://[::1]:4318/v1/traces"),
-    ],
-)
-def test_where_spans_go(endpoint: str, url: str) -> None:
-    assert traces_url(endpoint) == url
 
 
 def test_without_the_package_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from aie_engine.config import EngineConfig
 from aie_engine.metrics import EngineMetrics
-from aie_engine.span_counts import RESULTS, queue_size
+from aie_engine.span_counts import RESULTS
+from aie_engine.span_settings import queue_size
 from aie_engine.tracing import Tracing, otlp_tracing
 from aie_hooks.emitter import Emitter
 from aie_hooks.requests import RequestHooks

@@ -28,7 +28,7 @@ _COMPRESSIONS: Final = ("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "OTEL_EXPORTER
 _EXPORTER: Final = "OTEL_METRICS_EXPORTER"
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
 _HTTP, _GRPC = "http/protobuf", "grpc"
-_PACKAGES: Final = {_HTTP: install("agent,otel"), _GRPC: "pip install opentelemetry-exporter-otlp-proto-grpc"}
+_PACKAGES: Final = {_HTTP: install("otel"), _GRPC: "pip install opentelemetry-exporter-otlp-proto-grpc"}
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the semantic conventions that `names.py` has its names from."""
 
