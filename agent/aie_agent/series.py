@@ -145,15 +145,15 @@ class Series:
             self._owed_from = self._owed_to
         return self._ring
 
-    def stay(self, beats: Beats, until_s: float) -> None:
-        """Its value was told once more, at the newest of these times: the ring gets that when somebody looks at it, or when the
-        value is another. There are a thousand of these a second, and hardly any is looked at."""
-        beat = len(beats.times)
-        if beats is not self._beats or self._owed_to != beat - 1:
+    def stay(self, beats: Beats, beat: int, time_s: float, until_s: float) -> None:
+        """Its value was told once more, at the newest of these times, of which there are `beat`: the ring gets that when somebody
+        looks at it, or when the value is another. There are a thousand of these a second, and hardly any is looked at."""
+        if self._owed_to != beat - 1 or beats is not self._beats:
             _ = self.ring
             self._beats, self._owed_from = beats, beat - 1
         self._owed_to = beat
-        self.last_time_s, self.valid_until_s = beats.times[-1], until_s
+        self.last_time_s = time_s
+        self.valid_until_s = until_s
 
     def append(self, time_s: float, value: float) -> None:
         """Notes the newest value."""

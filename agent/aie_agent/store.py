@@ -159,11 +159,12 @@ class Store:
         taken = 0
         places = self._places[source]
         beats = places.beat(time_s)
+        beat = len(beats.times)
         for point, series in zip(batch.points, places.find(batch.points, self._series, self.layout), strict=True):
             value = point.value
             if series is not None and series.source == source and series.last_time_s <= time_s and -_LARGEST <= value <= _LARGEST:
                 if value == series.value:
-                    series.stay(beats, until_s)
+                    series.stay(beats, beat, time_s, until_s)
                 else:
                     series.append(time_s, value)
                     series.valid_until_s = until_s
