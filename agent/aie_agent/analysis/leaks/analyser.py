@@ -17,6 +17,7 @@ from aie_agent.analysis.gpu_causes.naming import subject as gpu_subject
 from aie_agent.analysis.leaks import accounting, told
 from aie_agent.analysis.leaks.accounting import Account
 from aie_agent.analysis.leaks.lines import LINES, LineSpec, Sample
+from aie_agent.analysis.leaks.past_lives import PastLives, restored_lives
 from aie_agent.analysis.leaks.probes import Answer, answers
 from aie_agent.analysis.leaks.reading import (
     CLASSES,
@@ -58,6 +59,7 @@ class _Engine:
     account: Account
     identity: Identity = field(default_factory=Identity)
     watches: dict[str, Watch] = field(default_factory=dict)
+    lives: dict[str, PastLives] = field(default_factory=dict)
     free: dict[str, float | None] = field(default_factory=dict)
     requests_per_s: float | None = None
     requests: tuple[float, float] | None = None
@@ -70,10 +72,11 @@ class _Engine:
     seen_s: float = 0.0
     is_down: bool = False
 
-    def restart(self) -> None:
+    def restart(self, now_s: float) -> None:
         """It is another engine of the same name."""
         self.account.restart()
-        for watch in self.watches.values():
+        for device, watch in self.watches.items():
+            self.lives[device].ended(watch, now_s)
             watch.restart()
         self.requests = self.requests_per_s = self.answer = self.retained = None
         self.held_before = {}
@@ -127,7 +130,7 @@ class LeakAnalyser:
         known.seen_s = now_s
         now = identity(view, engine, now_s)
         if known.identity.became(now):
-            known.restart()
+            known.restart(now_s)
         known.identity = known.identity.joined(now)
         known.account.add(now_s, accounting.read(view.store, engine, now_s))
         found = {(each.id, each.processes[0]): each for each in answers(view.events, engine)}
@@ -139,9 +142,11 @@ class LeakAnalyser:
         gpus = [name for name in names if name != "cpu"]
         for device in names:
             watch = known.watches.setdefault(device, Watch(self._settings, LINES))
+            lives = known.lives.setdefault(device, PastLives(self._settings))
             watch.restarts_told = known.identity.tells_restarts
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
             known.settle(watch.confirmed(), device)
+            lives.pass_by(watch, now_s)
             known.free[device] = free_bytes(view, engine, device, now_s)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}
@@ -172,7 +177,8 @@ class LeakAnalyser:
         """One finding for each engine and cause; and for each GPU on which others' memory grows."""
         found = []
         for engine, known in self._alive():
-            found += self._of_memory(engine, known) or self._of_retained(engine, known, now_s)
+            of_memory = self._of_memory(engine, known)
+            found += of_memory or self._of_lives(engine, known) or self._of_retained(engine, known, now_s)
             found += self._of_account(engine, known)
         for gpu, watch in self._gpus.items():
             rising = [Rising(gpu, each, self._gpu_free.get(gpu)) for each in watch.found()]
@@ -196,7 +202,13 @@ class LeakAnalyser:
             found, grew = told_by(found, watch, known.inside, self._settings)
         else:
             grew = _grew(known)
-        return Rising(device, found, known.free.get(device), grew, known.answer)
+        return Rising(device, found, known.free.get(device), (*grew, *_lived(known, device)), known.answer)
+
+    def _of_lives(self, engine: str, known: _Engine) -> list[Finding]:
+        """What rose in each of its last lives, until this one tells by itself."""
+        told_of = [(device, lives.alike[-1].found) for device, lives in known.lives.items() if lives.alike]
+        rising = [Rising(device, each, known.free.get(device), _lived(known, device)) for device, each in told_of]
+        return [told.over_lives(engine, each, self._settings) for each in rising]
 
     def _of_retained(self, engine: str, known: _Engine, now_s: float) -> list[Finding]:
         """For a day after an answer has settled it."""
@@ -250,6 +262,8 @@ class LeakAnalyser:
             None if model is None else str(model),
         )
         known.watches = {str(device): Watch.restored(each, self._settings) for device, each in state["watches"].items()}
+        known.lives = {device: PastLives(self._settings) for device in known.watches}
+        known.lives |= restored_lives(state.get("lives", {}), self._settings)
         answer, retained = state.get("answer"), state.get("retained")
         known.answer = None if answer is None else Answer.restored(answer)
         known.retained = None if retained is None else Retained.restored(retained)
@@ -266,6 +280,11 @@ def _was_asked_for(view: View, engine: str, answer: Answer) -> bool:
     anybody who may send to the agent can write one."""
     pids = view.pids(engine)
     return answer.id == view.asked(engine) and (not pids or all(pid in pids for pid in answer.pids))
+
+
+def _lived(known: _Engine, device: str) -> tuple[Evidence, ...]:
+    alike = known.lives[device].alike
+    return (told.lived(alike),) if alike else ()
 
 
 def _grew(known: _Engine) -> tuple[Evidence, ...]:
@@ -310,6 +329,7 @@ def _dump(known: _Engine) -> dict[str, Any]:
         "identity": [sorted(tgids), start_s, model],
         "account": known.account.dump(),
         "watches": {device: watch.dump() for device, watch in known.watches.items()},
+        "lives": {device: lives.dump() for device, lives in known.lives.items()},
         "answer": None if known.answer is None else known.answer.dump(),
         "retained": None if known.retained is None else list(known.retained),
     }

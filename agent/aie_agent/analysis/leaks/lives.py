@@ -20,9 +20,10 @@ _LEAST: Final = 16
 _FLOORS: Final = 6
 _FALLS: Final = 0.5
 """Of its rise, from one bin to the next: the end of a life."""
-_SAME_LEVEL: Final = 0.2
+SAME_LEVEL: Final = 0.2
 """Of the rise: lives that begin no further apart begin at the same level."""
-_SAME_SLOPE: Final = 1.5
+SAME_SLOPE: Final = 1.5
+"""As fast: by no more than so many times."""
 _LARGE: Final = 1 / 3
 """Of what it has at first: a life that rises by more may well be a leak's. Where it rises by less, a cleared cache is likelier."""
 
@@ -132,7 +133,7 @@ def _alike(lives: Sequence[_Life]) -> list[_Life]:
         first, now = lives[0].rise, each.rise
         apart = abs(now.first_bytes - first.first_bytes)
         slopes = sorted((first.slope.value, now.slope.value))
-        if apart > _SAME_LEVEL * (first.last_bytes - first.first_bytes) or slopes[1] > _SAME_SLOPE * slopes[0]:
+        if apart > SAME_LEVEL * (first.last_bytes - first.first_bytes) or slopes[1] > SAME_SLOPE * slopes[0]:
             break
         found.append(each)
     return found

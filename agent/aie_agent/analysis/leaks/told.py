@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any, Final, NamedTuple
+
+from msgspec import structs
 
 from aie_agent.analysis.leaks.accounting import LOST_SHARE_PER_HOUR, Kv
 from aie_agent.analysis.leaks.lines import IN_WORDS, LeakClass
+from aie_agent.analysis.leaks.past_lives import PastLife
 from aie_agent.analysis.leaks.probes import STEP_WORDS, Answer
 from aie_agent.analysis.leaks.sentences import confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import LeakSettings
@@ -177,6 +181,24 @@ def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None
         not_visible=tuple(_not_visible(worst)),
         device=worst.device,
     )
+
+
+def lived(lives: Sequence[PastLife]) -> Evidence:
+    """That it rose so in lives before, which restarts ended."""
+    risen, slope = median(each.risen_bytes for each in lives), median(each.standing.slope.value for each in lives)
+    text = (
+        f"{lives[-1].line.words} rose in each of {len(lives)} lives by {size(risen)}, at {rate(slope)} from the same level, and a"
+        " restart ended each: a leak that is restarted before it is a day old looks so, and a cache without a limit"
+    )
+    return Evidence(text=text, metric=lives[-1].line.metric)
+
+
+def over_lives(subject: str, rising: Rising, settings: LeakSettings) -> Finding:
+    """The finding of what rose in each life before, until the life that runs tells: a suspicion. `rising` is the last one."""
+    plain = finding(subject, [rising], None, settings)
+    slope = rate(rising.found.standing.slope.value)
+    summary = f"{subject}: memory may leak on {rising.device}: it rises in each of its lives, by {slope}, until a restart"
+    return structs.replace(plain, summary=summary, severity="info", evidence=rising.grew)
 
 
 def _severity(standing: Standing, left_s: float | None, settings: LeakSettings) -> Severity:
