@@ -118,14 +118,16 @@ class GpuRows:
         self._all: list[Series] = []
         self._expired: list[Series] | None = None
         self._live: Mapping[str, Live] = {}
+        self._fields: Mapping[str, _Fields] = {}
 
     def rows(self, now_s: float, *, for_people: bool = True) -> tuple[api.Gpu, ...]:
         """By index. Rates and histories, of which no cause makes anything, are only `for_people`."""
         live_by_gpu = self._current(now_s)
         found = {int(index): live for index, live in live_by_gpu.items() if index.isdecimal() and "aie_gpu_up" in live}
+        fields = {int(index): of_gpu for index, of_gpu in self._fields.items() if index.isdecimal()}
         rows = []
         for index in sorted(found):
-            row = _gpu(index, found[index], _without(found, index), now_s, self._details)
+            row = _gpu(index, found[index], fields[index], _without(found, index), now_s, self._details)
             if for_people and row.up:
                 row = msgspec.structs.replace(row, **_courses(found[index], now_s, self._window_s))
             rows.append(_with_since(row, now_s, self._since))
@@ -140,6 +142,7 @@ class GpuRows:
         if self._expired is None or expired != self._expired:
             self._expired = expired
             self._live = {gpu: _not_expired(all_series, now_s) for gpu, all_series in self._grouped.items()}
+            self._fields = {gpu: _Fields(live) for gpu, live in self._live.items()}
         return self._live
 
 
@@ -169,7 +172,7 @@ def _without(found: Mapping[int, Live], index: int) -> list[Live]:
     return [live for other, live in found.items() if other != index]
 
 
-def _gpu(index: int, live: Live, others: Others, now_s: float, details: Details | None) -> api.Gpu:
+def _gpu(index: int, live: Live, fields: _Fields, others: Others, now_s: float, details: Details | None) -> api.Gpu:
     up_tags, up = next(iter(live["aie_gpu_up"].items()))
     info = dict(next(iter(live.get("aie_gpu_info", {})), ()))
     is_up = up.value == 1
@@ -183,10 +186,10 @@ def _gpu(index: int, live: Live, others: Others, now_s: float, details: Details 
         simulated=info.get("simulated") == "true",
         up=is_up,
         reason=dict(up_tags).get("reason") or None,
-        xids=_xids(live),
+        xids=fields.xids(),
         problems=tuple(fault.text for fault in wrong),
         faults=wrong,
-        **(_values(live) if is_up else {}),  # type: ignore[arg-type]
+        **(fields.values(live) if is_up else {}),  # type: ignore[arg-type]
         processes=details.processes(index) if details and is_up else (),
     )
 
@@ -204,22 +207,47 @@ def _with_since(gpu: api.Gpu, now_s: float, since: Since | None) -> api.Gpu:
     )
 
 
-def _values(live: Live) -> dict[str, object]:
-    """The fields that a GPU has only while it answers."""
-    values: dict[str, object] = {field: _level(live, metric, tags) for field, (metric, tags) in _LEVELS.items()}
-    for field, (metric, tags) in _WHOLE.items():
-        value = _level(live, metric, tags)
-        values[field] = None if value is None else int(value)
-    for field, metric in _FLAGS.items():
-        flag = _level(live, metric, ())
-        values[field] = None if flag is None else flag == 1
-    return values | {
-        "unified_memory": _level(live, "aie_gpu_memory_unified", ()) == 1,
-        "clock_events": tuple(_clock_events(live)),
-        **{field: _by_label(live, metric, label) for field, (metric, label) in _BY_LABEL.items()},
-        "mig_instances": tuple(f"{tags['mig']} {tags['profile']}".strip() for tags in map(dict, live.get("aie_gpu_mig_info", {}))),
-        "mig": tuple(_mig(live)),
-    }
+class _Fields:
+    """Which series the fields of a GPU come from that it has only while it answers: found out once for as long as the same ones are
+    current, which is a hundred lookups, and read at each look."""
+
+    def __init__(self, live: Live) -> None:
+        self._levels = _found(live, _LEVELS)
+        self._whole = _found(live, _WHOLE)
+        self._flags = _found(live, {field: (metric, ()) for field, metric in _FLAGS.items()})
+        self._unified = live.get("aie_gpu_memory_unified", {}).get(())
+        self._events = _named(live, "aie_gpu_clock_event_active", "reason")
+        self._by_label = {field: _named(live, metric, label) for field, (metric, label) in _BY_LABEL.items()}
+        self._xids = sorted(_named(live, "aie_gpu_xid_errors_total", "xid"), key=lambda named: int(named[0]))
+
+    def values(self, live: Live) -> dict[str, object]:
+        """The fields, but for those that it does not have."""
+        values: dict[str, object] = {field: series.value for field, series in self._levels}
+        values |= {field: int(series.value) for field, series in self._whole}
+        values |= {field: series.value == 1 for field, series in self._flags}
+        values |= {field: {name: series.value for name, series in named} for field, named in self._by_label.items()}
+        values["unified_memory"] = self._unified is not None and self._unified.value == 1
+        # Why the clocks are down. A GPU that idles does not need them up.
+        values["clock_events"] = tuple(reason for reason, series in self._events if series.value == 1 and reason != "idle")
+        if "aie_gpu_mig_info" in live:
+            values["mig_instances"] = tuple(
+                f"{tags['mig']} {tags['profile']}".strip() for tags in map(dict, live["aie_gpu_mig_info"])
+            )
+            values["mig"] = tuple(_mig(live))
+        return values
+
+    def xids(self) -> dict[str, float]:
+        """By number, the smallest first, only those above 0."""
+        return {xid: series.value for xid, series in self._xids if series.value > 0}
+
+
+def _found(live: Live, fields: Mapping[str, tuple[str, Tags]]) -> list[tuple[str, Series]]:
+    return [(field, series) for field, (metric, tags) in fields.items() if (series := live.get(metric, {}).get(tags)) is not None]
+
+
+def _named(live: Live, metric: str, label: str) -> list[tuple[str, Series]]:
+    """The series of a metric by the value of a label."""
+    return [(dict(tags)[label], series) for tags, series in live.get(metric, {}).items()]
 
 
 def _courses(live: Live, now_s: float, window_s: float) -> dict[str, object]:
@@ -238,10 +266,6 @@ def _level(live: Live, metric: str, tags: Tags) -> float | None:
     return None if series is None else series.value
 
 
-def _by_label(live: Live, metric: str, label: str) -> dict[str, float]:
-    return {dict(tags)[label]: series.value for tags, series in live.get(metric, {}).items()}
-
-
 def _throttled(live: Live, now_s: float, window_s: float) -> dict[str, float]:
     """Which share of the window each reason held the clocks down. The driver's clock is not the agent's: at most all of it."""
     rates = {
@@ -255,17 +279,3 @@ def _mig(live: Live) -> Iterable[api.MigInstance]:
     for tags in sorted(map(dict, live.get("aie_gpu_mig_info", {})), key=lambda tags: tags["mig"]):
         levels = {field: _level(live, metric, (("mig", tags["mig"]),)) for field, metric in _MIG.items()}
         yield api.MigInstance(mig=tags["mig"], profile=tags["profile"], uuid=tags["uuid"], **levels)
-
-
-def _clock_events(live: Live) -> Iterable[str]:
-    """Why the clocks are down. A GPU that idles does not need them up."""
-    for tags, series in live.get("aie_gpu_clock_event_active", {}).items():
-        reason = dict(tags)["reason"]
-        if series.value == 1 and reason != "idle":
-            yield reason
-
-
-def _xids(live: Live) -> dict[str, float]:
-    told = live.get("aie_gpu_xid_errors_total", {}).items()
-    counts = {dict(tags)["xid"]: series.value for tags, series in told if series.value > 0}
-    return dict(sorted(counts.items(), key=lambda item: int(item[0])))
