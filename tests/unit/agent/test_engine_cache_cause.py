@@ -11,6 +11,7 @@ import pytest
 from fakes.engine_world import EngineWorld
 from scipy.stats import binom
 
+from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.engine_causes.cache import CHANCE, HELD_S, HIGH, LOW, Block, chance, collapse
 from aie_agent.analysis.engine_causes.cache_watch import WARM_UP_S, CacheAnalyser
 from aie_telemetry.api import Finding
@@ -261,3 +262,37 @@ def test_nothing_is_said_of_what_is_not_known() -> None:
     world = CacheWorld(state="down")
     world.cached(200, 5.0, 0.6)
     assert world.cached(30, 5.0, 0.0)[-1] is None
+
+
+def _both(world: CacheWorld, seconds: int, prefix: float, response: float) -> list[Finding]:
+    """Lookups in both caches at these hit rates, and what an agent shows in each second that has a finding."""
+    diagnosis = Diagnosis([world.analyser], engine_causes=(), subject_causes=())
+    told: list[Finding] = []
+    for _ in range(seconds):
+        rows = {"prefix_cache_queries_total": 4000.0, "prefix_cache_hits_total": 4000.0 * prefix}
+        rows |= {"response_cache_queries_total": 5.0, "response_cache_hits_total": 5.0 * response}
+        world.serve(1, outcomes={"ok": 5}, **rows)
+        told += diagnosis.update(world.view, world.now_s)
+    return told
+
+
+def test_two_caches_of_one_engine_that_fell_are_one_finding_that_names_both() -> None:
+    world = CacheWorld()
+    assert _both(world, 200, 0.6, 0.6) == []
+    first = _both(world, int(HELD_S) + 40, 0.0, 0.6)[-1]
+    assert (first.severity, "prefix" in first.summary, "response" in first.summary) == ("warning", True, False)
+    told = _both(world, 40, 0.0, 0.0)
+    assert len(told) == 40, "one finding at each look"
+    both = told[-1]
+    assert both.severity == "warning"
+    assert both.summary == (
+        "engine e: its prefix cache hits 0%, and hit 60% before; its response cache hits 0%, and hit 60% before"
+    )
+    assert {each.metric for each in both.evidence} >= {
+        "aie_engine_prefix_cache_hits_total",
+        "aie_engine_response_cache_hits_total",
+    }
+    assert both.evidence[: len(first.evidence)][0].metric == "aie_engine_prefix_cache_hits_total", "the graver first"
+    assert "chat template" in both.advice
+    assert "--response-cache-bytes" in both.advice
+    assert both.since_s <= first.since_s + 10.0

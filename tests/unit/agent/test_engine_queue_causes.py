@@ -74,6 +74,44 @@ def test_a_queue_before_a_cache_without_room_asks_for_memory(running: int, usage
         assert [each.explained_by for each in told] == ["kv_full", ""]
 
 
+@pytest.mark.parametrize(("usage", "ran_before", "is_full"), [(0.55, 1, False), (0.55, 2, True), (0.95, 1, True)])
+def test_an_engine_with_one_place_is_not_short_of_memory(usage: float, ran_before: int, is_full: bool) -> None:
+    """llama.cpp: its page tells neither the size of its cache nor how long requests wait."""
+    world = EngineWorld()
+    world.serve(10, requests_running=ran_before, requests_waiting=0, kv_usage_ratio=usage)
+    world.serve(60, requests_running=1, requests_waiting=2, kv_usage_ratio=usage)
+    queue, full = world.engine(queue_saturation), world.engine(kv_full)
+    assert queue is not None
+    assert "llama.cpp --parallel" in queue.advice
+    assert (full is not None) == is_full
+    if full is not None:
+        assert "llama.cpp --ctx-size" in full.advice
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "scatter_s", "more_s"),
+    [(2.2, 0.1, 0.4), (0.9, 0.1, 0.2), (0.85, 0.15, 0.3), (2.3, 0.2, 0.5), (2.5, 0.0, 0.1), (1.0, 0.0, 0.1), (4.8, 0.3, 0.5)],
+)
+def test_waits_are_compared_by_their_sums_and_not_by_buckets_that_differ(wait_s: float, scatter_s: float, more_s: float) -> None:
+    noise, world, missed = random.Random(1), EngineWorld(), []
+    for second in range(60):
+        waits = [noise.gauss(wait_s, scatter_s) for _ in range(4)]
+        observes = {"queue_seconds": dict.fromkeys(waits, 1), "time_to_first_token_seconds": {each + more_s: 1 for each in waits}}
+        world.serve(1, requests_running=8, requests_waiting=8, observes=observes)
+        missed += [second] if second > 15 and world.engine(queue_saturation) is None else []
+    assert missed == []
+
+
+def test_the_evidence_of_a_queue_tells_what_was_waited() -> None:
+    world = EngineWorld()
+    world.serve(
+        60, requests_running=8, requests_waiting=8, observes={"queue_seconds": {4.0: 3}, "time_to_first_token_seconds": {4.5: 3}}
+    )
+    finding = world.engine(queue_saturation)
+    assert finding is not None
+    assert "all of them 4.0 s on average; first tokens took 4.5 s on average, of which that is 89%" in finding.evidence[0].text
+
+
 @pytest.mark.parametrize("usage", [0.0, 0.6, 1.0])
 def test_a_full_cache_in_front_of_which_nobody_waits_is_none(usage: float) -> None:
     world = EngineWorld()
@@ -157,6 +195,10 @@ QUEUES: dict[str, dict[str, Any]] = {
     "long prompts: a first token that takes long, and no wait": {
         "observes": {"queue_seconds": {0.6: 4}, "time_to_first_token_seconds": {6.0: 4}},
         "requests_waiting": 1,
+    },
+    "waits that are less than half of it, though their buckets say more": {
+        "observes": {"queue_seconds": {2.6: 4}, "time_to_first_token_seconds": {5.3: 4}},
+        "requests_waiting": 5,
     },
     "no request that is admitted": {"observes": {"queue_seconds": {}}, "requests_waiting": 1},
 }

@@ -10,7 +10,7 @@ import pytest
 from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.engine_causes.readings import Observed, has_moved, held, highest, is_positive, risen_per_bin, seconds, size
-from aie_agent.analysis.window import bucket_increase, gain
+from aie_agent.analysis.window import bucket_increase, gain, sum_increase
 from aie_agent.series import BREAK, HistogramSeries, Series
 from aie_telemetry.catalogue import Kind
 
@@ -31,17 +31,25 @@ def slowly(states: Sequence[Sequence[float] | None], buckets: int) -> list[float
 def test_what_a_histogram_gained_over_restarts_and_breaks(seed: int) -> None:
     rng = random.Random(seed)
     series = HistogramSeries("h", E, "scrape:e", (1.0, 2.0), 100)
-    counts, states = [0.0, 0.0, 0.0], []
+    counts, total = [0.0, 0.0, 0.0], 0.0
+    states: list[list[float] | None] = []
+    totals: list[list[float] | None] = []
     for time_s in range(60):
         kind = rng.random()
         if kind < 0.05:
             series.interrupt()
             states.append(None)
-        counts = [0.0, 0.0, 0.0] if kind > 0.93 and sum(counts) > 20 else counts
-        counts = [count + rng.randrange(4) for count in counts]
-        series.append(float(time_s), counts, 0.0)
+            totals.append(None)
+        if kind > 0.93 and sum(counts) > 20:
+            counts, total = [0.0, 0.0, 0.0], 0.0
+        more = [rng.randrange(4) for _ in counts]
+        counts = [count + each for count, each in zip(counts, more, strict=True)]
+        total += sum(each * value for each, value in zip(more, (1.0, 2.0, 7.0), strict=True))
+        series.append(float(time_s), counts, total)
         states.append(list(counts))
+        totals.append([sum(counts), total])
     assert bucket_increase(series, 0.0) == slowly(states, 3)
+    assert sum_increase(series, 0.0) == slowly(totals, 2)[1]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -87,6 +95,8 @@ def test_a_quick_look_at_what_seldom_moves() -> None:
 def test_sums_of_a_histogram_are_bounded_and_in_the_middle() -> None:
     seen = Observed((1.0, 3.0), (2.0, 1.0, 1.0))
     assert (seen.count, seen.total_at_least, seen.total) == (4.0, 1.0 + 3.0, 2 * 0.5 + 2.0 + 3.0)
+    exact = Observed((1.0, 3.0), (2.0, 1.0, 1.0), 9.0)
+    assert (exact.total, exact.mean, Observed((1.0,), (0.0, 0.0), 0.0).mean) == (9.0, 2.25, 0.0)
     assert (seen.largest_at_least, seen.count_above(1.0), seen.count_above(3.0)) == (3.0, 2.0, 1.0)
     assert (seconds(0.04), seconds(2.5), seconds(640.0)) == ("40 ms", "2.5 s", "640 s")
     assert (size(512 * 2**20), size(2.0**31)) == ("512 MiB", "2.00 GiB")

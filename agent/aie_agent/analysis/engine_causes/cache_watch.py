@@ -4,6 +4,8 @@ A cache is cold after its engine was started: for `WARM_UP_S` after its counters
 was before stays the measure, over a restart of the agent as well. After half an hour the time before is forgotten, and a finding
 ends although the cache may still not hit: the hit rate itself stays on the boards. When it fell is remembered for a fortnight: what
 falls each night at about one time is a batch.
+
+Two caches of one engine that fell are told in one finding, the graver first: a finding is known by its cause and its engine.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import msgspec
+
 from aie_agent.analysis.engine_causes.cache import BLOCK_S, CACHES, HELD_S, LOW, PREFIX_QUERIES, Block, Cache, collapse, finding_of
 from aie_agent.analysis.engine_causes.readings import REQUESTS, TTFT, WAITING, highest, observed, risen
+from aie_agent.analysis.explain import RANK
 from aie_agent.analysis.findings import View
 from aie_agent.samples import Point
 from aie_telemetry.api import Finding
@@ -47,8 +52,8 @@ class CacheAnalyser:
         self._found = []
         for engine in view.engines:
             if view.state(engine) != "down":
-                for cache in CACHES:
-                    self._look(view, engine, cache, now_s, is_due)
+                found = [fell for cache in CACHES if (fell := self._look(view, engine, cache, now_s, is_due)) is not None]
+                self._found += [as_one(found)] if found else []
         if is_due:
             self._block_s = now_s
             self._blocks = {key: blocks for key, blocks in self._blocks.items() if key[0] in view.engines}
@@ -56,7 +61,7 @@ class CacheAnalyser:
             self._fell_s = {key: times for key, times in self._fell_s.items() if times and now_s - times[-1] < _DAYS * DAY_S}
 
     def findings(self, now_s: float) -> Sequence[Finding]:
-        """`cache_hit_collapse`, at most one an engine and cache."""
+        """`cache_hit_collapse`, at most one an engine."""
         return self._found
 
     def points(self, now_s: float) -> Sequence[Point]:
@@ -80,25 +85,26 @@ class CacheAnalyser:
             raise ValueError(f"not the blocks of caches: {error}") from error
         self._blocks, self._fell_s = known, fell
 
-    def _look(self, view: View, engine: str, cache: Cache, now_s: float, is_due: bool) -> None:
-        key = engine, cache.name
+    def _look(self, view: View, engine: str, cache: Cache, now_s: float, is_due: bool) -> Finding | None:
+        key, found = (engine, cache.name), None
         newest = _newest(view, engine, cache, now_s)
         if newest is None:
             if key not in self._blocks:
-                return
+                return None
             newest = _block(view, engine, 0.0, 0.0, now_s)
         if key in self._blocks and _began_anew(view, engine, cache, now_s):
             self._warm_s[key] = now_s + WARM_UP_S
         if newest.queries > 0 and now_s < self._warm_s.get(key, 0.0):
-            return
+            return None
         if newest.hits <= LOW * newest.queries:
             # The last kept block may reach into the newest seconds.
             fell = collapse([*list(self._blocks.get(key, ()))[:-1], newest], cache.together)
             if fell is not None:
                 days_ago = self._note(key, now_s - fell.blocks * BLOCK_S, fell.blocks * BLOCK_S >= HELD_S)
-                self._found.append(finding_of(engine, cache, fell, now_s, days_ago))
+                found = finding_of(engine, cache, fell, now_s, days_ago)
         if is_due and (newest.queries > 0 or newest.ended > 0 or key in self._blocks):
             self._blocks.setdefault(key, deque(maxlen=BLOCKS)).append(newest)
+        return found
 
     def _note(self, key: _Key, since_s: float, has_held: bool) -> int | None:
         """Remembers when a hit rate fell, if it stays so. Returns how many days ago it last did at this time of the day."""
@@ -107,6 +113,19 @@ class CacheAnalyser:
             times.append(since_s)
         days = (round((since_s - each) / DAY_S) for each in times if _is_same_time(since_s - each))
         return min(days, default=None)
+
+
+def as_one(found: Sequence[Finding]) -> Finding:
+    """What was found of the caches of one engine, together: as grave as the gravest, which stands first, as old as the oldest."""
+    first, *others = sorted(found, key=lambda each: (RANK[each.severity], each.since_s))
+    summaries = (first.summary, *(each.summary.removeprefix(f"engine {each.subject}: ") for each in others))
+    return msgspec.structs.replace(
+        first,
+        since_s=min(each.since_s for each in found),
+        summary="; ".join(summaries),
+        evidence=(*first.evidence, *(evidence for each in others for evidence in each.evidence)),
+        advice=" ".join(each.advice for each in (first, *others)),
+    )
 
 
 def _is_same_time(apart_s: float) -> bool:

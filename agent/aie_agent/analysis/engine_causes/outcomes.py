@@ -7,8 +7,8 @@ is true. Clients that leave (cancelled) never count. `error_rate` is wrong where
 its errors; the map of pages counts HTTP 4xx as rejected. There is no other false alarm, at any length of time.
 
 What is found goes on while half of a limit is reached; where it is no want of places also while that is so of the last four
-minutes, and any ended so in the last. So a share that stays near a limit is one finding (30 simulated minutes at the limit itself,
-3 requests a second: at most two), and what is mended is gone after a minute.
+minutes, and any ended so in the last. So a share that stays near a limit is one finding (nine simulated half hours at the limit
+itself: at most two each), and what is mended is gone a minute later, and where most of few failed two.
 
 A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
 Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that

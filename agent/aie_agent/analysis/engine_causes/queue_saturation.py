@@ -6,8 +6,8 @@ beside their buckets. Where a page has no histogram of waits (llama.cpp, older S
 time no fewer than ran.
 
 It goes on while requests waited at half of the looks of the last `GOES_ON_S` seconds, and half of each of the other limits is
-reached: so a queue that is empty at one look in ten is one finding (three hours simulated, also with one empty in four), and one
-that is gone has gone from the findings within twenty seconds.
+reached: so a queue that is empty at one look in ten is one finding (an hour simulated; with one in four, four in an hour), and
+what is mended has gone within twenty seconds.
 
 Or requests are refused for want of a place, and not because more come than before (`outcomes.overload`, which tells those as
 `client_flood`). Where fewer are served than before, that is what is said: something made the engine slow.

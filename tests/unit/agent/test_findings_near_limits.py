@@ -1,0 +1,193 @@
+"""What stays near a limit is one finding, through the whole diagnosis and a quarter of an hour; what is mended is soon gone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.engine_world import EngineWorld
+
+from aie_agent.analysis.diagnose import Diagnosis
+from aie_agent.analysis.engine_causes.kv_full import kv_full
+from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
+from aie_agent.analysis.engine_causes.outcomes import client_flood, error_rate, requests_rejected
+from aie_agent.analysis.engine_causes.python_gc import python_gc
+from aie_agent.analysis.engine_causes.queue_saturation import queue_saturation
+from aie_agent.analysis.findings import EngineCause
+from aie_telemetry.api import Finding
+
+CAUSES: tuple[EngineCause, ...] = (
+    error_rate, client_flood, requests_rejected, kv_preemption, kv_full, queue_saturation, python_gc,
+)  # fmt: skip
+QUARTER_S = 900
+LONG = {"queue_seconds": {4.0: 3}, "time_to_first_token_seconds": {4.5: 3}}
+SHORT = {"queue_seconds": {0.002: 3}, "time_to_first_token_seconds": {0.1: 3}}
+
+Life = dict[str, Any]
+"""What an `EngineWorld` serves."""
+
+
+def shown(world: EngineWorld, diagnosis: Diagnosis, seconds: int, cause: str, **life: Any) -> list[Finding | None]:
+    """The finding of a cause at each second, if it is news."""
+    told: list[Finding | None] = []
+    for _ in range(seconds):
+        world.serve(1, **life)
+        found = diagnosis.update(world.view, world.now_s)
+        told.append(next((each for each in found if each.cause == cause and not each.explained_by), None))
+    return told
+
+
+def news(told: list[Finding | None]) -> list[str]:
+    """The severity at each moment at which an alert would change: it comes, goes, or is of another severity."""
+    severities = [each.severity if each else "" for each in told]
+    return [now for before, now in zip(["", *severities], severities, strict=False) if now != before]
+
+
+def failing(share: float) -> Callable[[random.Random], Life]:
+    def life(noise: random.Random) -> Life:
+        return {"outcomes": {"ok": 3 * (1 - share), "error": lambda _: sum(noise.random() < share for _ in range(3))}}
+
+    return life
+
+
+def queue_empty_at(share: float) -> Callable[[random.Random], Life]:
+    def life(noise: random.Random) -> Life:
+        waiting = lambda _: 0 if noise.random() < share else noise.randint(1, 8)  # noqa: E731
+        return {"requests_running": 8, "requests_waiting": waiting, "kv_usage_ratio": 0.4, "observes": LONG}
+
+    return life
+
+
+def queue_of_half_the_time(noise: random.Random) -> Life:
+    observes = {
+        "queue_seconds": lambda _: {max(noise.gauss(2.0, 0.6), 0.1): 1},
+        "time_to_first_token_seconds": lambda _: {noise.gauss(4.0, 0.5): 1},
+    }
+    return {"requests_running": 8, "requests_waiting": 5, "kv_usage_ratio": 0.4, "observes": observes}
+
+
+NEAR: dict[str, tuple[str, Callable[[random.Random], Life]]] = {
+    "one of twenty fails": ("error_rate", failing(0.05)),
+    "6 % fail": ("error_rate", failing(0.06)),
+    "a queue that is empty at one look of twenty": ("queue_saturation", queue_empty_at(0.05)),
+    "a queue that is empty at one look of ten": ("queue_saturation", queue_empty_at(0.1)),
+    "waits are half of the time to the first token": ("queue_saturation", queue_of_half_the_time),
+    "llama.cpp: now and then fewer wait than run": (
+        "queue_saturation",
+        lambda noise: {
+            "requests_running": 4,
+            "requests_waiting": lambda _: 4 + 2 * (noise.random() < 0.5) - 5 * (noise.random() < 0.03),
+        },
+    ),
+    "a cache that is full, and nearly": (
+        "kv_full",
+        lambda noise: {
+            "requests_running": 8,
+            "requests_waiting": 5,
+            "kv_usage_ratio": lambda second: 0.88 + 0.03 * math.sin(second / 15) + noise.gauss(0, 0.01),
+            "observes": LONG,
+        },
+    ),
+    "five preemptions in half a minute": (
+        "kv_preemption",
+        lambda noise: {"requests_running": 4, "preemptions_total": lambda _: noise.random() < 0.17},
+    ),
+    "collections of a twentieth of the time": (
+        "python_gc",
+        lambda noise: {"requests_running": 4, "observes": {"gc_pause_seconds": lambda _: {0.07: noise.choice((0, 1, 1, 2))}}},
+    ),
+    "a tenth is refused": (
+        "requests_rejected",
+        lambda noise: {
+            "outcomes": {"ok": 0.8, "rejected": lambda _: float(noise.random() < 0.09)},
+            "requests_refused_full_total": 0,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_what_stays_near_a_limit_is_one_finding(name: str) -> None:
+    cause, life = NEAR[name]
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    told = shown(world, diagnosis, QUARTER_S, cause, **life(random.Random(3)))
+    assert len([each for each in news(told) if each]) == 1, news(told)
+    last = told[-1]
+    assert last is not None, "it goes on"
+    begun = next(second for second, each in enumerate(told) if each)
+    assert world.now_s - last.since_s >= QUARTER_S - begun - 1, "it is as old as it is"
+
+
+def test_where_half_of_all_fail_it_is_not_critical_again_and_again() -> None:
+    told = shown(
+        EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=()), QUARTER_S, "error_rate", **failing(0.5)(random.Random(3))
+    )
+    assert sum(each == "critical" for each in news(told)) == 1
+    assert len(news(told)) <= 3
+
+
+def test_a_limit_that_is_not_reached_any_more_is_told_with_the_half_that_keeps_it() -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    shown(world, diagnosis, 60, "error_rate", outcomes={"ok": 9.0, "error": 1.0})
+    last = shown(world, diagnosis, 240, "error_rate", outcomes={"ok": 9.7, "error": 0.3})[-1]
+    assert last is not None
+    assert "(3%, limit 5% and 5 requests, and half of that for as long as it goes on)" in last.evidence[0].text
+    assert shown(world, diagnosis, 300, "error_rate", outcomes={"ok": 9.85, "error": 0.15})[-1] is None, "below half"
+
+
+def test_what_never_reached_the_limit_is_not_kept_by_half_of_it() -> None:
+    """The null of the lower end: 3 % of requests fail, and the queue is empty at half of the looks."""
+    life: Life = {"outcomes": {"ok": 9.7, "error": 0.3, "rejected": 0.3}, "requests_running": 4, "preemptions_total": 0.1}
+    life |= {"requests_waiting": lambda second: second % 2, "kv_usage_ratio": 0.85}
+    life["observes"] = LONG | {"gc_pause_seconds": {0.03: 1}}
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    for _ in range(QUARTER_S):
+        world.serve(1, **life)
+        assert diagnosis.update(world.view, world.now_s) == ()
+
+
+REPAIRED: dict[str, tuple[str, Life, Life, int]] = {
+    "a queue": (
+        "queue_saturation",
+        {"requests_running": 8, "requests_waiting": 9, "observes": LONG},
+        {"requests_running": 8, "requests_waiting": 0, "observes": SHORT},
+        20,
+    ),
+    "a full cache": (
+        "kv_full",
+        {"requests_running": 8, "requests_waiting": 9, "kv_usage_ratio": 0.95, "observes": LONG},
+        {"requests_running": 8, "requests_waiting": 0, "kv_usage_ratio": 0.3, "observes": SHORT},
+        20,
+    ),
+    "preemptions": (
+        "kv_preemption",
+        {"requests_running": 1, "preemptions_total": 2},
+        {"requests_running": 1, "preemptions_total": 0},
+        45,
+    ),
+    "a storm of collections": (
+        "python_gc",
+        {"requests_running": 1, "observes": {"gc_pause_seconds": {0.15: 2}}},
+        {"requests_running": 1, "observes": {"gc_pause_seconds": {0.0002: 2}}},
+        25,
+    ),
+    "refused requests": (
+        "requests_rejected",
+        {"outcomes": {"ok": 1, "rejected": 3}, "requests_waiting": 0},
+        {"outcomes": {"ok": 3, "rejected": 0}, "requests_waiting": 0},
+        75,
+    ),
+    "errors": ("error_rate", {"outcomes": {"ok": 2, "error": 1}}, {"outcomes": {"ok": 3, "error": 0}}, 135),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRED)
+def test_what_is_mended_is_soon_gone(name: str) -> None:
+    cause, broken, mended, within_s = REPAIRED[name]
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    world.serve(60, **mended)
+    assert shown(world, diagnosis, 120, cause, **broken)[-1] is not None
+    assert shown(world, diagnosis, within_s, cause, **mended)[-1] is None
