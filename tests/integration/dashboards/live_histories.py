@@ -107,6 +107,7 @@ _LOOKS: Final = 31 * 86400 // LOOK_S
 MONTH_S: Final = _LOOKS * LOOK_S
 """A day more than is looked at."""
 _WITHIN: Final = _LOOKS - 30 * 86400 // LOOK_S
+_UP: Final = 'up{job="aie", instance="silent"}'
 _SILENT: Final = range(_LOOKS - 10, _LOOKS + 1)
 
 
@@ -120,14 +121,21 @@ class Spell(NamedTuple):
 _TOLD: Final[dict[tuple[str, str], tuple[Spell, ...]]] = {
     # On a host that answers: there for as long at the edge of the thirty days, within and without, and down at their end.
     ("h", "moving"): (Spell(range(_WITHIN - 39, _WITHIN + 12), 1), Spell(range(_LOOKS - 800, _LOOKS - 771), 0)),
+    ("i", "moving"): (Spell(range(_WITHIN + 1, _WITHIN + 6), 1), Spell(range(_WITHIN + 6, _WITHIN + 10), 0)),  # never alone
     ("silent", "known"): (Spell(range(_WITHIN + 11, _WITHIN + 32), 1),),  # 29.9 days ago
     ("silent", "forgotten"): (Spell(range(_WITHIN - 109, _WITHIN - 88), 1),),  # 30.3
 }
 
 
+_ANSWERED: Final = ((_SILENT.start - 5, 60), (_SILENT.start + 2, 90), (_SILENT.start + 5, 200))
+"""When the silent host did answer, and how long before that look. By the last one it is silent for two minutes again."""
+_UNKNOWN: Final = 1
+"""Of the looks while it is silent, those less than two minutes after an answer."""
+
+
 def _series_of_month() -> dict[str, tuple[Spell, ...]]:
     told = {f'aie_engine_up{{job="aie", instance="{host}", engine="{name}"}}': spells for (host, name), spells in _TOLD.items()}
-    return {**told, 'up{job="aie", instance="silent"}': (Spell(_SILENT, 0),)}
+    return {**told, _UP: (Spell(_SILENT, 0),)}
 
 
 def month() -> Iterator[tuple[str, str]]:
@@ -142,23 +150,27 @@ def month() -> Iterator[tuple[str, str]]:
 
 def open_metrics(end_s: int) -> str:
     """The same as a text of OpenMetrics whose last look is at `end_s`; each sample is a minute older, and lasts for one look."""
-    lines = []
-    for family in ("aie_engine_up", "up"):
-        lines.append(f"# TYPE {family} gauge")
-        for name, spells in _series_of_month().items():
-            if name.startswith(f"{family}{{"):
-                told = name.replace(", ", ",")
-                lines += [f"{told} {value} {end_s - (_LOOKS - look) * LOOK_S - 60}" for looks, value in spells for look in looks]
-    return "\n".join((*lines, "# EOF", ""))
+    samples = [
+        (name, look * LOOK_S - 60, value)
+        for name, spells in _series_of_month().items()
+        for looks, value in spells
+        for look in looks
+    ]
+    samples += [(_UP, look * LOOK_S - before_s, 1) for look, before_s in _ANSWERED]
+    lines = [f"{name.replace(', ', ',')} {value} {end_s - MONTH_S + at_s}" for name, at_s, value in sorted(samples)]
+    first_up = next(number for number, line in enumerate(lines) if line.startswith("up{"))
+    return "\n".join(("# TYPE aie_engine_up gauge", *lines[:first_up], "# TYPE up gauge", *lines[first_up:], "# EOF", ""))
 
 
 def share_of_month() -> dict[str, float]:
     """Of the looks within thirty days of which something is known: of whom a silent host had in that time, that it was down."""
     found = {}
-    for (host, engine), spells in _TOLD.items():
-        known = [value for looks, value in spells for look in looks if look > _WITHIN]
-        if known and host == "silent":
-            known += [0] * len(_SILENT)
-        if known:
-            found[engine] = sum(known) / len(known)
+    for engine in dict.fromkeys(engine for _, engine in _TOLD):
+        live: dict[int, int] = {}
+        for host in (host for host, each in _TOLD if each == engine):
+            for looks, value in _TOLD[host, engine]:
+                live |= {look: max(value, live.get(look, 0)) for look in looks if look > _WITHIN}
+        silent = len(_SILENT) - _UNKNOWN if live and ("silent", engine) in _TOLD else 0
+        if live:
+            found[engine] = sum(live.values()) / (len(live) + silent)
     return found
