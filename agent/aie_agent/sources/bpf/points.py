@@ -125,6 +125,7 @@ def add_up(messages: Sequence[Report | WindowClosed], levels: Levels) -> Sums:
     for report in reports:
         _host(report, sums)
         _costs(report, sums)
+        _waits(report.processes, sums)
         for process in report.processes:
             _process(process, sums)
     if reports:
@@ -159,16 +160,26 @@ def _costs(report: Report, sums: Sums) -> None:
     sums.add("aie_agent_bpf_read_seconds_total", (), report.read_s)
 
 
+def _waits(processes: Iterable[ProcessReport], sums: Sums) -> None:
+    """Added up by engine first: one has dozens of processes, and a sum has a name and labels."""
+    of_engines: dict[str, list[float | None]] = {}
+    for process in processes:
+        totals = of_engines.setdefault(process.engine, [None] * len(_REASONS))
+        for place, seconds in enumerate(_waits_of(process.waits)):
+            if seconds is not None:
+                totals[place] = (totals[place] or 0.0) + seconds
+    for engine, totals in of_engines.items():
+        for (key, of_lock), total in zip(_wait_keys(engine), totals, strict=True):
+            if total is not None:
+                sums.add_to(key, total)
+                if of_lock is not None:  # a kind that is seen and did not happen stands at 0
+                    sums.add_to(of_lock, 0.0)
+
+
 def _process(process: ProcessReport, sums: Sums) -> None:
     engine = process.engine
-    waits = process.waits
-    for (key, of_lock), seconds in zip(_wait_keys(engine), _waits_of(waits), strict=True):
-        if seconds is not None:
-            sums.add_to(key, seconds)
-            if of_lock is not None:  # a kind that is seen and did not happen stands at 0
-                sums.add_to(of_lock, 0.0)
-    if waits.gpu_spin is not None:
-        sums.add("aie_process_gpu_spin_seconds_total", (engine,), waits.gpu_spin)
+    if process.waits.gpu_spin is not None:
+        sums.add("aie_process_gpu_spin_seconds_total", (engine,), process.waits.gpu_spin)
     for lock in process.locks:
         sums.add("aie_process_lock_waits_total", (engine, _label(lock.kind)), lock.waits)
     sums.observe("aie_process_run_queue_delay_seconds", (engine,), process.run_queue)
