@@ -38,77 +38,89 @@ _GIB: Final = float(1 << 30)
 _LIMIT_SLACK: Final = 0.99
 
 
+class _Look(NamedTuple):
+    """What is known of a GPU at one look. `link` is made of `live`, once for all rules."""
+
+    live: Live
+    now_s: float
+    others: Others
+    link: Link
+
+
 class _Rule(NamedTuple):
     """A cause, how bad it is, and the function that finds it: the sentence, or None."""
 
     cause: str
     severity: Severity
-    find: Callable[[Live, float, Others], str | None]
+    find: Callable[[_Look], str | None]
 
 
 def faults(live: Live, now_s: float, others: Others = ()) -> tuple[GpuFault, ...]:
     """Everything that is wrong, the worst first. `others` are the other GPUs of the host."""
-    found = ((rule, rule.find(live, now_s, others)) for rule in _RULES)
+    look = _Look(live, now_s, others, link_of(live))
+    found = ((rule, rule.find(look)) for rule in _RULES)
     return tuple(GpuFault(cause=rule.cause, text=text, severity=rule.severity) for rule, text in found if text is not None)
 
 
-def _remap_failed(live: Live, now_s: float, others: Others) -> str | None:
-    if _value(live, "aie_gpu_row_remap_failed") != 1:
+def _remap_failed(look: _Look) -> str | None:
+    if _value(look.live, "aie_gpu_row_remap_failed") != 1:
         return None
     return "a row of its memory could not be replaced: have the board replaced"
 
 
-def _remap_pending(live: Live, now_s: float, others: Others) -> str | None:
-    if _value(live, "aie_gpu_row_remap_pending") != 1:
+def _remap_pending(look: _Look) -> str | None:
+    if _value(look.live, "aie_gpu_row_remap_pending") != 1:
         return None
     return "a row of its memory waits to be replaced: reset the GPU when it is free (nvidia-smi --gpu-reset)"
 
 
-def _ecc(live: Live, now_s: float, others: Others) -> str | None:
-    errors = _value(live, "aie_gpu_ecc_errors_total", since="volatile", type="uncorrected")
+def _ecc(look: _Look) -> str | None:
+    errors = _value(look.live, "aie_gpu_ecc_errors_total", since="volatile", type="uncorrected")
     return f"{errors:.0f} uncorrected ECC errors since the driver was loaded: reset the GPU" if errors else None
 
 
-def _orphans(live: Live, now_s: float, others: Others) -> str | None:
-    orphans = _value(live, "aie_gpu_orphan_processes")
+def _orphans(look: _Look) -> str | None:
+    orphans = _value(look.live, "aie_gpu_orphan_processes")
     if not orphans:
         return None
-    held = _value(live, "aie_gpu_orphan_memory_bytes")
+    held = _value(look.live, "aie_gpu_orphan_memory_bytes")
     what = "" if held is None else f" {held / _GIB:.1f} GiB"
     return f"{orphans:.0f} orphan process{'es' if orphans > 1 else ''} hold{'' if orphans > 1 else 's'} memory{what}: end them"
 
 
-def _width(live: Live, now_s: float, others: Others) -> str | None:
-    return width_problem(link_of(live))
+def _width(look: _Look) -> str | None:
+    return width_problem(look.link)
 
 
-def _slot(live: Live, now_s: float, others: Others) -> str | None:
-    return slot_problem(link_of(live))
+def _slot(look: _Look) -> str | None:
+    return slot_problem(look.link)
 
 
-def _generation(live: Live, now_s: float, others: Others) -> str | None:
-    return generation_problem(link_of(live), _moments(live, now_s), now_s)
+def _generation(look: _Look) -> str | None:
+    return generation_problem(look.link, _moments(look.live, look.now_s), look.now_s)
 
 
-def _power_limit(live: Live, now_s: float, others: Others) -> str | None:
-    limit, default = _value(live, "aie_gpu_power_limit_watts"), _value(live, "aie_gpu_power_limit_default_watts")
+def _power_limit(look: _Look) -> str | None:
+    limit, default = _value(look.live, "aie_gpu_power_limit_watts"), _value(look.live, "aie_gpu_power_limit_default_watts")
     if limit is None or default is None or limit >= _LIMIT_SLACK * default:
         return None
     return f"power is limited to {limit:.0f} W of the board's {default:.0f} W: nvidia-smi -pl {default:.0f}, if that is not meant"
 
 
-def _nvlink_inactive(live: Live, now_s: float, others: Others) -> str | None:
-    inactive = _links(live, "inactive")
+def _nvlink_inactive(look: _Look) -> str | None:
+    inactive = _links(look.live, "inactive")
     if not inactive:
         return None
     return inactive_problem(
         Linked(
-            active=_links(live, "active"),
+            active=_links(look.live, "active"),
             inactive=inactive,
-            name=_name(live),
-            best_of_peers=max((_links(other, "active") or 0 for other in others if _name(other) == _name(live)), default=None),
-            is_only_gpu=not others,
-            is_divided=_value(live, "aie_gpu_mig_mode") == 1,
+            name=_name(look.live),
+            best_of_peers=max(
+                (_links(other, "active") or 0 for other in look.others if _name(other) == _name(look.live)), default=None
+            ),
+            is_only_gpu=not look.others,
+            is_divided=_value(look.live, "aie_gpu_mig_mode") == 1,
         )
     )
 
@@ -122,10 +134,10 @@ def _name(live: Live) -> str:
     return next((dict(tags).get("name", "") for tags in live.get("aie_gpu_info", {})), "")
 
 
-def _nvlink_errors(live: Live, now_s: float, others: Others) -> str | None:
+def _nvlink_errors(look: _Look) -> str | None:
     rates: dict[str, float] = {}
-    for tags, series in live.get("aie_gpu_nvlink_errors_total", {}).items():
-        gained = increase(series, now_s - NVLINK_WINDOW_S, now_s)
+    for tags, series in look.live.get("aie_gpu_nvlink_errors_total", {}).items():
+        gained = increase(series, look.now_s - NVLINK_WINDOW_S, look.now_s)
         if gained is not None:
             rates[dict(tags)["kind"]] = gained[0] / NVLINK_WINDOW_S
     return error_problem(rates)
