@@ -30,13 +30,17 @@ class SelfSource:
         self._health = health
         self._extra = extra
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._told: list[tuple[Count, Point]] = []
 
     async def collect(self, now_s: float) -> Batch:
         """Raises nothing: all of it is in this process."""
         counts = [*self._own(now_s), *self._of_sources(), *self._of_store()]
         for extra in self._extra:
             counts += extra()
-        return Batch(self.name, now_s, [_point(*count) for count in counts])
+        points = [_next(count, *told) for count, told in zip(counts, self._told, strict=False)]
+        points += [_point(*count) for count in counts[len(points) :]]
+        self._told = list(zip(counts, points, strict=True))
+        return Batch(self.name, now_s, points)
 
     async def close(self) -> None:
         """Holds nothing."""
@@ -68,6 +72,13 @@ class SelfSource:
         yield "aie_agent_samples_shadowed_total", (), float(store.shadowed)
         yield from labelled("aie_agent_samples_total", store.accepted)
         yield from labelled("aie_agent_samples_refused_total", store.refused)
+
+
+def _next(count: Count, before: Count, point: Point) -> Point:
+    """The point of a number, where another one stood in its place before: mostly that of the same series, and often the same."""
+    if count[0] != before[0] or count[1] != before[1]:
+        return _point(*count)
+    return point if count[2] == before[2] else Point(point.name, point.kind, point.tags, count[2])
 
 
 def _point(name: str, values: tuple[str, ...], value: float) -> Point:
