@@ -60,6 +60,12 @@ def _elsewhere(series: dict[str, str], **labels: str) -> dict[str, str]:
     return series
 
 
+_TITLES: Final = {
+    _TTFT: ("Time to first token: 99 % within 1 s", "1"),
+    "aie_engine_inter_token_seconds": ("Time between tokens: 99 % within 0.1 s", "0.1"),
+    "aie_engine_request_duration_seconds": ("Duration of requests: 99 % within 20.48 s", "20.48"),
+}
+"""Rows of objectives, and their bounds."""
 _LANES: Final = ("gpus", "PCIe lanes missing")
 _GENERATIONS: Final = ("gpus", "PCIe generations missing, while busy")
 _XIDS: Final = "XIDs in the time shown"
@@ -125,6 +131,27 @@ CASES: Final = (
             row="Requests answered without error: 99.9 %",
         )
         for query, (over, burning) in enumerate((("5m", 0.0), ("1h", 1.664), ("6h", 0.278)))
+    ),
+    *(
+        Case(
+            f"what is asked within {_TITLES[metric][1]} for four minutes is slow no more, at {at:g}",
+            *("slo", "How long it takes"),
+            {
+                f'{metric}_bucket{{{_OF}, engine="e", model="m", le="{le}"}}': values
+                for le, values in ((bound, "1000x26 1060+60x10"), ("2560", "1000+60x40"), ("+Inf", "1000+60x40"))
+            },
+            *("30m30s", {'engine="e", model="m"': round(at * float(bound), 3)}),
+            query,
+            row=_TITLES[metric][0],
+        )
+        for metric, (_, bound) in _TITLES.items()
+        for query, at in enumerate((0.5, 0.95, 0.99))
+    ),
+    Case(
+        "requests that fail for four minutes",
+        *("slo", "What did not end well"),
+        {f'aie_engine_requests_total{{{_OF}, engine="e", model="m", outcome="error"}}': "1000x26 1060+60x10"},
+        *("30m30s", {'instance="h", outcome="error"': 1.0}),
     ),
     Case(
         "an engine is down while its host does not answer",
