@@ -95,6 +95,36 @@ def test_what_fills_the_queue_before_anything_is_refused_is_part_of_the_flood() 
     )
 
 
+@pytest.mark.parametrize("filled_first", [True, False])
+def test_where_more_come_only_after_the_first_refusal_they_may_be_asked_again(filled_first: bool) -> None:
+    """A little too much, refused, and asked again at once: by what is counted this is no other than a flood that comes at once."""
+    world = EngineWorld()
+    serve(world, 120, 20, 0, came=20)
+    serve(world, 10, 20, 0, came=100 if filled_first else 21)
+    serve(world, 20, 20, 80, came=100)
+    (flood,) = found(world)
+    assert flood.cause == "client_flood"
+    asked_again = [each for each in flood.not_visible if "asked again: no more came before it refused any" in each]
+    assert len(asked_again) == (0 if filled_first else 1)
+
+
+def test_an_engine_that_was_idle_and_is_slow_from_its_first_load_is_not_flooded() -> None:
+    world = EngineWorld()
+    now_and_then = lambda second: second % 30 == 0  # noqa: E731
+    serve(world, 120, now_and_then, 0, came=now_and_then)
+    serve(world, 20, 5, 15, came=20)
+    (slow,) = found(world)
+    assert (slow.cause, slow.summary) == ("queue_saturation", "engine e: more requests come than it takes in, 75% are refused")
+    assert slow.not_visible == ("whether it is slower than it was: before, it was next to idle",)
+
+
+def test_a_flood_of_an_engine_that_had_a_little_to_do_is_one() -> None:
+    world = EngineWorld()
+    serve(world, 120, 2, 0, came=2)
+    serve(world, 20, 10, 190, came=200)
+    assert [each.cause for each in found(world)] == ["client_flood"]
+
+
 def test_a_flood_that_is_there_from_the_start_is_not_called_one() -> None:
     world = EngineWorld()
     serve(world, 60, 5, 195, came=200)

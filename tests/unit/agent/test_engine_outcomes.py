@@ -98,7 +98,7 @@ def test_a_flood_is_found_within_ten_seconds() -> None:
     assert "requests a second came" in finding.evidence[1].text
     assert "200.0 requests a second came since it refuses some; 5.0 in the" in finding.evidence[1].text
     assert "30 requests wait now beside 16" in finding.evidence[2].text
-    assert [each[:28] for each in finding.not_visible] == ["why requests are refused: it"]
+    assert [each[:28] for each in finding.not_visible] == ["why requests are refused: it", "whether these are new reques"]
     assert finding.since_s == world.now_s - after
     assert world.engine(requests_rejected) is None, "one thing has one name"
     assert world.engine(error_rate) is None
@@ -118,7 +118,7 @@ def test_what_an_engine_refuses_for_want_of_a_place_is_a_flood_and_the_rest_is_n
     told = both.engine(client_flood)
     assert told is not None
     assert "120 were refused" in told.evidence[0].text
-    assert told.not_visible == ()
+    assert [each[:27] for each in told.not_visible] == ["whether these are new reque"], "nobody knows who asks again"
 
 
 def test_without_the_reason_a_long_queue_is_it_and_a_short_one_is_not() -> None:

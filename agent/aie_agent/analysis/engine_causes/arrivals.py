@@ -7,6 +7,10 @@ if chance does not do it: `BEYOND` standard deviations, after a transform that m
 
 Of requests that come independently of each other chance does it in 3 of 100000 looks, and only looks at which refusals are found
 count. Traffic in bursts scatters more: bursts of `GREW` times the mean that fill a queue are a flood by this rule, and truly are.
+
+Of an engine that was next to idle before (it served less than `IDLE` of what it serves now) nobody knows what it can do: that more
+come says nothing then, and one that is slow from its first load on is not flooded. Requests that are refused and asked again come
+after the first refusal only, as does a flood that fills a queue at once: `came_first` tells whether more came before.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ GOES_ON: Final = 1.2
 """So much more than before is a flood for as long as it was one."""
 FELL: Final = 0.5
 BEYOND: Final = 4.0
+IDLE: Final = 0.05
+FIRST_S: Final = 5.0
 _MOST_APART_S: Final = 30.0
 """What was between points that are further apart is not known: the engine was restarted, or did not answer."""
 
@@ -52,7 +58,7 @@ class Counted(NamedTuple):
 
 class Arrivals(NamedTuple):
     """What came and what was served well, before the engine refused any and lately; what came in between, since it refuses; since
-    when that is; and which metric tells what came."""
+    when that is; which metric tells what came; and what came just before the first refusal."""
 
     came_before: Counted
     came_since: Counted
@@ -61,6 +67,7 @@ class Arrivals(NamedTuple):
     served: Counted
     since_s: float
     metric: str
+    filling: Counted = Counted(0.0, 0.0)
 
     @property
     def is_known(self) -> bool:
@@ -71,6 +78,16 @@ class Arrivals(NamedTuple):
     def grew(self) -> bool:
         """Whether more come than before."""
         return self.is_known and self.came.rate >= GREW * self.came_before.rate and _beyond(self.came, self.came_before) >= BEYOND
+
+    @property
+    def was_idle(self) -> bool:
+        """Whether it had so little to do before that nobody knows what it can do."""
+        return self.is_known and self.served_before.seconds > 0 and self.served_before.rate < IDLE * self.served.rate
+
+    @property
+    def came_first(self) -> bool:
+        """Whether more came before it refused any: those are no requests that are asked again because they are refused."""
+        return self.is_known and self.filling.rate >= GREW * self.came_before.rate
 
     @property
     def goes_on(self) -> bool:
@@ -104,6 +121,7 @@ def arrivals(view: View, engine: str, refused: Iterable[Series], now_s: float) -
         served=_counted(served, late_s, now_s),
         since_s=onset_s,
         metric=RECEIVED if received else REQUESTS,
+        filling=_counted(came, onset_s - FIRST_S, onset_s),
     )
 
 
