@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from aie_agent.samples import Point
@@ -66,24 +66,19 @@ def from_tracepoint(device: str, xid: int, text: str, time_s: float) -> XidRepor
 class _Tally:
     """One XID of one GPU: how often, when last, and what one source told of and the other has not yet."""
 
-    __slots__ = ("_told", "count", "last_s", "unmatched")
+    __slots__ = ("count", "last_s", "unmatched")
 
     def __init__(self) -> None:
         self.count = 0
         self.last_s: float | None = None
         self.unmatched: dict[str, deque[float]] = {}
-        self._told: tuple[tuple[str, int, float | None], list[Point]] | None = None
 
-    def points(self, gpu: str, xid: int) -> list[Point]:
-        """Its series, made anew where there is news: there are a dozen of each GPU, and hardly ever is there any."""
-        now = (gpu, self.count, self.last_s)
-        if self._told is None or self._told[0] != now:
-            tags = (("gpu", gpu), ("xid", str(xid)))
-            points = [Point("aie_gpu_xid_errors_total", Kind.COUNTER, tags, float(self.count))]
-            if self.last_s is not None:
-                points.append(Point("aie_gpu_xid_last_timestamp_seconds", Kind.GAUGE, tags, self.last_s))
-            self._told = (now, points)
-        return self._told[1]
+    def points(self, gpu: str, xid: int) -> Iterator[Point]:
+        """Its series."""
+        tags = (("gpu", gpu), ("xid", str(xid)))
+        yield Point("aie_gpu_xid_errors_total", Kind.COUNTER, tags, float(self.count))
+        if self.last_s is not None:
+            yield Point("aie_gpu_xid_last_timestamp_seconds", Kind.GAUGE, tags, self.last_s)
 
     def add(self, report: XidReport) -> bool:
         """Whether it is a new error, and not one that the other source told of already."""
@@ -106,6 +101,8 @@ class XidCounter:
 
     def __init__(self) -> None:
         self._gpus: dict[str, dict[int, _Tally]] = {}
+        self._told: tuple[dict[str, str], list[Point]] | None = None
+        """What was told last, by which names; None after news: there are a dozen series of each GPU, and hardly ever any news."""
         self.refused = 0
 
     def expect(self, buses: Iterable[str]) -> None:
@@ -116,11 +113,13 @@ class XidCounter:
     def add(self, report: XidReport) -> bool:
         """Counts a report. Returns whether it is a new error."""
         tally = self._tally(report.bus, report.xid)
+        self._told = None
         return tally is not None and tally.add(report)
 
     def note_old(self, report: XidReport) -> None:
         """Something from before the agent started: only when it was last seen is kept."""
         tally = self._tally(report.bus, report.xid)
+        self._told = None
         if tally is not None:
             tally.last_s = max(report.time_s, tally.last_s or 0.0)
 
@@ -134,18 +133,22 @@ class XidCounter:
         A GPU that NVML never showed (it fell off the bus before the agent started) goes by its bus id: its errors are those that
         matter most.
         """
-        points = []
-        for bus, tallies in self._gpus.items():
-            gpu = names.get(bus, bus)
-            for xid, tally in tallies.items():
-                points += tally.points(gpu, xid)
-        return points
+        if self._told is None or self._told[0] != names:
+            points = [
+                point
+                for bus, tallies in self._gpus.items()
+                for xid, tally in tallies.items()
+                for point in tally.points(names.get(bus, bus), xid)
+            ]
+            self._told = (dict(names), points)
+        return self._told[1].copy()
 
     def _of(self, bus: str) -> dict[int, _Tally] | None:
         """The tallies of a board. A new one, also one that NVML never showed, has the common XIDs at 0 from now on."""
         gpu = self._gpus.get(bus)
         if gpu is None and len(self._gpus) < MAX_GPUS:
             gpu = self._gpus[bus] = {xid: _Tally() for xid in COMMON}
+            self._told = None
         return gpu
 
     def _tally(self, bus: str, xid: int) -> _Tally | None:
