@@ -254,6 +254,13 @@ class HistogramSeries:
         before, now = self._states[first], self._states[-1]
         return None if before is None or now is None else (before, now)
 
+    def total_rise(self, time_s: float) -> float | None:
+        """How much the sum of all values grew over these states, where `rise` gives any; else None."""
+        first = max(bisect_right(self._times, time_s) - 1, 0)
+        if not self._states or self._rising < len(self._states) - first:
+            return None
+        return self._totals[-1] - self._totals[first]
+
     def since(self, time_s: float) -> Iterator[tuple[float, Sequence[float] | None]]:
         """The states from the last one at or before `time_s` to the newest, as `(time_s, counts)`; counts None is a break."""
         first = max(bisect_right(self._times, time_s) - 1, 0)

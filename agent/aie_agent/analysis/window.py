@@ -69,6 +69,9 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
 
 def sum_increase(series: HistogramSeries, start_s: float) -> float:
     """By how much the sum of all values grew since `start_s`: of the same observations that `bucket_increase` counts."""
+    rise = series.total_rise(start_s)
+    if rise is not None:
+        return rise
     gained = 0.0
     for before, now in pairwise(series.totals_since(start_s)):
         if before is not None and now is not None:

@@ -50,6 +50,8 @@ def test_what_a_histogram_gained_over_restarts_and_breaks(seed: int) -> None:
         totals.append([sum(counts), total])
     assert bucket_increase(series, 0.0) == slowly(states, 3)
     assert sum_increase(series, 0.0) == slowly(totals, 2)[1]
+    late = [None if each is None else list(each) for each in series.totals_since(52.0)]
+    assert sum_increase(series, 52.0) == slowly(late, 2)[1], "where it only rose, the ends tell"
 
 
 @pytest.mark.parametrize("seed", range(20))
