@@ -15,10 +15,10 @@ aie-agent dashboards --export DIR     # the boards as JSON, and a file for Grafa
 ```
 
 The boards ask for metrics as they are scraped, and need no recording rules. They show something with any engine that an agent
-reads; what needs hooks, eBPF or a GPU says so where it is empty. Pictures bear marks: orange while something is found, blue where an
-engine was started again, by its processes or, of one on another host, by its page. Behind the i of a panel stand the runbooks of
-its causes and alerts; there is a panel for every alert but three (`tests/unit/dashboards/test_board_runbooks.py`). The last column is the situation in which a test has seen each
-query of the panel return data, from a real Prometheus:
+reads; what needs hooks, eBPF or a GPU says so where it is empty. Pictures bear marks: orange while something is found, blue
+where an engine was started again, by its processes or, of one on another host, by its page. Behind the i of a panel stand the
+runbooks of its causes and alerts; there is a panel for every alert but three (`tests/unit/dashboards/test_board_runbooks.py`).
+The last column is the situation in which a test has seen each query of the panel return data, from a real Prometheus:
 
 """
 
