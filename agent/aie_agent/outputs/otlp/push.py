@@ -136,7 +136,7 @@ class OtlpPush:
                 push = self._offered
                 if push is None:  # it is closing
                     push, self._last = self._last, None
-            if push is None:
+            if push is None or self._is_shut_down:
                 return
             sendable = push._replace(read=[each for each in push.read if is_sendable(each)])
             self._points["invalid"] += len(push.read) - len(sendable.read)
