@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
@@ -20,6 +20,7 @@ from tests.fakes.alert_files import ALERT_RULES, NAMES
 CONFIG: Final = Path(aie_alerts.__file__).parent / aie_alerts.ALERTMANAGER
 DEADLINE_S: Final = 30.0
 Labels = Mapping[str, str]
+Shown = tuple[tuple[str, str], ...]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ E2: Final = {"instance": "a:9465", "engine": "qwen"}
 G0: Final = {"instance": "a:9465", "gpu": "0", "component": "gpu"}
 G1: Final = {"instance": "a:9465", "gpu": "1", "component": "gpu"}
 
-CASES: Final[dict[str, tuple[Labels, Labels, Labels]]] = {
+CASES: Final[dict[str, tuple[Labels, ...]]] = {
     "the same, less severe": (
         alert("AieMemoryFullSoon", "critical", device="cuda0", **E1),
         alert("AieMemoryFullSoon", "warning", device="cuda0", **E1),
@@ -62,6 +63,7 @@ CASES: Final[dict[str, tuple[Labels, Labels, Labels]]] = {
         alert("AieMemoryLeak", "warning", "memory", subject="llama", cause="memory_leak", **E1),
         alert("AieMemoryGrows", "warning", "memory", device="cpu", **E1),
         alert("AieMemoryFullSoon", "warning", "memory", device="cpu", **E1),
+        alert("AieMemoryNearlyFull", "warning", "memory", **E1),
     ),
     "a lost GPU": (
         alert("AieGpuLost", "critical", reason="lost", **G0),
@@ -124,12 +126,18 @@ CASES: Final[dict[str, tuple[Labels, Labels, Labels]]] = {
         alert("AieAllocatorGap", "warning", "memory", device="cuda0", **E2),
     ),
     "what comes out of NaN": (
-        alert("AieNanLogits", "critical", "drift", subject="llama", cause="nan_logits", **E1),
-        alert("AieOutputDrift", "warning", "drift", subject="llama", cause="output_drift", **E1),
-        alert("AieInputDrift", "warning", "drift", subject="llama", cause="input_drift", **E1),
+        alert("AieNanLogits", "critical", "drift", subject="llama", cause="nan_logits", model="a", **E1),
+        alert("AieOutputDrift", "warning", "drift", subject="llama", cause="output_drift", model="a", **E1),
+        alert("AieInputDrift", "warning", "drift", subject="llama", cause="input_drift", model="a", **E1),
+        alert("AieOutputCollapse", "critical", "drift", subject="llama", cause="output_collapse", model="b", **E1),
     ),
 }
 """A source, what it silences, and what is so near that it might and must not."""
+
+HERE: Final = {"cluster": "prod", "environment": "live"}
+"""Labels of one Prometheus of several that share an Alertmanager."""
+ELSEWHERE: Final = ({"cluster": "staging"}, {"environment": "trial"})
+"""How others of them differ: they may have the same jobs, and the same private addresses."""
 
 
 def send(manager: Alertmanager, alerts: Sequence[Labels]) -> None:
@@ -142,22 +150,33 @@ def send(manager: Alertmanager, alerts: Sequence[Labels]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_what_silences_what(manager: Alertmanager, case: str) -> None:
     """Each case has a job of its own, so that it sees only its own alerts."""
-    source, target, bystander = ({**each, "job": case} for each in CASES[case])
-    send(manager, [source, target, bystander])
+    source, target, *bystanders = ({**each, **HERE, "job": case} for each in CASES[case])
+    bystanders += [{**target, **elsewhere} for elsewhere in ELSEWHERE]
+    send(manager, [source, target, *bystanders])
     found = wait_for_suppressed(manager, case)
-    assert found[target["alertname"], tuple(sorted(target.items()))] == "suppressed"
-    for each in (source, bystander):
-        assert found[each["alertname"], tuple(sorted(each.items()))] != "suppressed", each["alertname"]
+    assert found[shown(target)] == "suppressed"
+    for each in (source, *bystanders):
+        assert found[shown(each)] != "suppressed", each
 
 
-def wait_for_suppressed(manager: Alertmanager, job: str) -> dict[tuple[str, Any], str]:
+def test_one_prometheus_needs_no_labels_of_its_own(manager: Alertmanager) -> None:
+    job = "without external labels"
+    source, target, bystander = ({**each, "job": job} for each in CASES["an engine that is gone"])
+    send(manager, [source, target, bystander])
+    found = wait_for_suppressed(manager, job)
+    assert [found[shown(each)] == "suppressed" for each in (source, target, bystander)] == [False, True, False]
+
+
+def shown(labels: Labels) -> Shown:
+    return tuple(sorted(labels.items()))
+
+
+def wait_for_suppressed(manager: Alertmanager, job: str) -> dict[Shown, str]:
     """The state of each alert of a job, once one of them is silenced."""
     until = time.monotonic() + DEADLINE_S
     while True:
         found = {
-            (each["labels"]["alertname"], tuple(sorted(each["labels"].items()))): each["status"]["state"]
-            for each in manager.alerts(active=False)
-            if each["labels"]["job"] == job
+            shown(each["labels"]): each["status"]["state"] for each in manager.alerts(active=False) if each["labels"]["job"] == job
         }
         if "suppressed" in found.values() or time.monotonic() > until:
             return found
@@ -177,23 +196,37 @@ def test_each_rule_of_inhibition_has_a_case() -> None:
             all(holds(matcher, source) for matcher in rule["source_matchers"])
             and all(holds(matcher, target) for matcher in rule["target_matchers"])
             and all(source.get(label) == target.get(label) for label in rule.get("equal", ()))
-            for source, target, _ in CASES.values()
+            for source, target, *_ in CASES.values()
         ), rule
+
+
+def alternatives(pattern: str) -> list[str]:
+    """What a matcher of names lists: the parts of a pattern that may have one group of parts in itself."""
+    return [
+        f"{before}{inner}{after}"
+        for before, group, after in re.findall(r"([^|(]*)(\([^)]*\))?([^|(]*)(?:\||$)", pattern)
+        for inner in group.strip("()").split("|")
+        if before or group
+    ]
+
+
+def test_alternatives() -> None:
+    assert alternatives("AieA") == ["AieA"]
+    assert alternatives("AieA|AieB.+|AieC(D|E)F") == ["AieA", "AieB.+", "AieCDF", "AieCEF"]
 
 
 def test_rules_of_inhibition_name_alerts_and_labels_that_exist() -> None:
     table = yaml.safe_load(CONFIG.read_text())
     labels = {"alertname", "severity", "component", "job", "instance", "engine", "model", "device", "gpu", "subject", "cause"}
     for rule in table["inhibit_rules"]:
-        assert set(rule.get("equal", ())) <= labels | {"slo", "reason", "xid"}
+        assert set(rule["equal"]) <= labels | {"slo", "reason", "xid", *HERE}
+        assert set(HERE) <= set(rule["equal"])
         for text in (*rule["source_matchers"], *rule["target_matchers"]):
             label, _, value = text.split(" ", 2)
             assert label in labels | {"window"}
             if label == "alertname":
-                named = value.strip('"').split("|")
-                assert all(name in NAMES or ".+" in name or "(" in name or ")" in name or name.isalpha() for name in named)
-                plain = [name for name in named if name.startswith("Aie") and name.isalnum() and "(" not in value]
-                assert set(plain) <= set(NAMES)
+                for each in alternatives(value.strip('"')):
+                    assert any(re.fullmatch(each, name) for name in NAMES), each
 
 
 def test_every_severity_has_a_receiver() -> None:

@@ -35,8 +35,8 @@ SAID_S: Final = {
 }
 """For how long it has been so, by the words of the alert."""
 
-OF_STARTS: Final = {"AieEngineRestarts"}
-"""Looks back for the latest start there was, and counts: what is new has none."""
+OF_STARTS: Final = {"AieEngineRestarts", "AieHostOomKill"}
+"""Look back for what there was before, and count what came: what is new has none."""
 
 WORDS: Final = {
     "five": 5,

@@ -1,5 +1,6 @@
 """Every rule in a real Prometheus, over every metric of the catalogue with several values of each label, from two hosts and jobs:
-that no expression fails for series that meet more than one partner, which tests with few series do not see."""
+that no expression fails for series that meet more than one partner, which tests with few series do not see. One target has two sets
+of labels: so it is when a pod is replaced and `instance` is the node, or where the label of each of two Prometheus is kept."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ VALUES: Final = {
     "reason": ("hw_thermal", "hw_slowdown"),
 }
 """Of labels that rules ask for; others are a and b."""
+PODS: Final = ("old", "new")
+"""Each series is there of both, with one `job` and `instance`."""
 
 
 def page() -> str:
@@ -43,8 +46,9 @@ def page() -> str:
 
 def _family(metric: Metric) -> Iterator[str]:
     yield f"# TYPE {metric.name} {metric.kind.value}"
-    for values in itertools.islice(itertools.product(*(VALUES.get(label, ("a", "b")) for label in metric.labels)), MOST_SERIES):
-        labels = [f'{label}="{value}"' for label, value in zip(metric.labels, values, strict=True)]
+    sets = itertools.islice(itertools.product(*(VALUES.get(label, ("a", "b")) for label in metric.labels)), MOST_SERIES)
+    for values, pod in itertools.product(sets, PODS):
+        labels = [f'{label}="{value}"' for label, value in zip(metric.labels, values, strict=True)] + [f'pod="{pod}"']
         if metric.kind is not Kind.HISTOGRAM:
             yield _sample(metric.name, labels, 100)
             continue
