@@ -14,6 +14,7 @@ from aie_agent.progress import RUNNING
 from aie_agent.samples import Batch, HistogramPoint
 from aie_telemetry.catalogue import CATALOGUE
 
+LOADED_S = 0.6
 YOUNG = {"gc_pause_seconds generation=0": {0.0002: 50}, "gc_pause_seconds generation=1": {0.001: 5}}
 
 
@@ -182,3 +183,20 @@ def test_what_is_old_says_nothing(cause: EngineCause) -> None:
     assert world.engine(cause)
     world.live(10, {})
     assert world.engine(cause) is None
+
+
+@pytest.mark.parametrize(("goes_on", "is_found"), [(False, False), (True, True)])
+def test_what_a_new_process_collected_while_it_loaded_stops_no_request(goes_on: bool, is_found: bool) -> None:
+    """Its page begins with what it did before it served: three long collections."""
+    world, after = EngineWorld(), EngineWorld()
+    world.serve(100, observes={"gc_pause_seconds generation=2": {0.001: 1}}, requests_running=1)
+    metric = CATALOGUE["aie_engine_gc_pause_seconds"]
+    (series,) = world.store.histograms(metric.name)
+    counts = [0.0] * (len(metric.buckets) + 1)
+    counts[next(at for at, bound in enumerate(metric.buckets) if bound >= LOADED_S)] = 3.0
+    after.store, after.now_s = world.store, world.now_s + 1.0
+    point = HistogramPoint(metric.name, series.tags, metric.buckets, tuple(counts), 3 * LOADED_S)
+    after.store.apply(Batch("scrape:e", after.now_s, histograms=[point]))
+    pauses = {LOADED_S: 1} if goes_on else {0.001: 1}
+    after.serve(5, observes={"gc_pause_seconds generation=2": pauses}, requests_running=1)
+    assert (after.engine(python_gc) is not None) == is_found

@@ -84,6 +84,17 @@ def observed(view: View, engine: str, metric: str, start_s: float, now_s: float)
     return Observed(bounds, [sum(of) for of in zip(*counts, strict=True)], sum(sum_increase(series, start_s) for series in alike))
 
 
+def began_anew_s(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float:
+    """When histograms of the engine last began at 0 since `start_s`, as those of a new process do, or `start_s`: what they show
+    first is of the time before it served."""
+    anew = [start_s]
+    for series in view.store.histograms(metric, engine=engine):
+        if series.valid_until_s >= now_s and series.rise(start_s) is None:
+            states = [(time_s, sum(counts)) for time_s, counts in series.since(start_s) if counts is not None]
+            anew += [time_s for (_, before), (time_s, after) in pairwise(states) if after < before]
+    return max(anew)
+
+
 class Sample(NamedTuple):
     """What was observed in the shortest window that has enough of it."""
 
