@@ -14,7 +14,7 @@ import msgspec
 
 from aie_agent.analysis.drift import span
 from aie_agent.analysis.drift.offline import RULE
-from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError, build, load, save
+from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError, build, load, replace, save
 from aie_agent.commands.drift import BAD_INPUT, add_aim
 from aie_agent.commands.drift_csv import TableError, read_table
 
@@ -44,10 +44,10 @@ def add_parser(commands: Subparsers) -> None:
     add_aim(build_)
     show = acts.add_parser("show", help="what a reference was made of, and what the rule does on it")
     show.add_argument("reference", type=Path, metavar="FILE")
-    replace = acts.add_parser("replace", help="put a new reference in the place of an old one, which is kept beside it")
-    replace.add_argument("old", type=Path, metavar="OLD")
-    replace.add_argument("new", type=Path, metavar="NEW")
-    for act in (build_, show, replace):
+    replace_ = acts.add_parser("replace", help="put a new reference in the place of an old one, which is kept beside it")
+    replace_.add_argument("old", type=Path, metavar="OLD")
+    replace_.add_argument("new", type=Path, metavar="NEW")
+    for act in (build_, show, replace_):
         act.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -111,9 +111,7 @@ def _replace(arguments: argparse.Namespace) -> Reference:
     kept = arguments.old.with_name(f"{arguments.old.name}.{old.header.sha256[:12]}")
     if not kept.exists():
         os.link(arguments.old, kept)
-    beside = arguments.old.with_name(f".{arguments.old.name}.{os.getpid()}")
-    save(new, beside)
-    os.replace(beside, arguments.old)
+    replace(new, arguments.old)
     return new
 
 

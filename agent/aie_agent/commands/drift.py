@@ -93,9 +93,27 @@ def _judge(arguments: argparse.Namespace, reference: Reference) -> Verdict:
         if model and reference.model and model != reference.model:
             raise TableError(f"{arguments.reference}: a reference for the model {reference.model!r}, the stream is of {model!r}")
     try:
-        return judge(reference, table.columns, table.hours)
+        verdict = judge(reference, table.columns, table.hours)
     except ValueError as error:
         raise TableError(f"{arguments.stream}: {error}") from error
+    if not reference.model or arguments.model or table.model:
+        return verdict
+    unsaid = f"the reference is for the model {reference.model!r}; of which the stream is, nothing says: give --model"
+    return msgspec.structs.replace(verdict, warnings=(*verdict.warnings, unsaid))
+
+
+def _unseen(verdict: Verdict) -> str:
+    """What "no drift" does not say: of which statistics, and of which shifts that take longer to be found than the stream is."""
+    untested = [name for name, each in verdict.per_statistic.items() if each.untested]
+    too_few = [f"{name} by {sd} sd" for name, each in verdict.per_statistic.items() if (sd := _too_small(each, verdict.requests))]
+    said = (("not compared", untested), ("too few requests to find a shift of", too_few))
+    return "".join(f" ({what}: {', '.join(names)})" for what, names in said if names)
+
+
+def _too_small(each: StatisticVerdict, requests: int) -> str:
+    """The largest shift of the reference's table that takes more requests than there are, on average; empty where none does."""
+    slow = [shift for shift, delay in each.delay_requests.items() if delay is None or delay > requests]
+    return max(slow, key=float, default="")
 
 
 def _rate(verdict: Verdict) -> str:
@@ -111,8 +129,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
         names = ", ".join(verdict.unsteady)
         yield f"unsteady: {names}: no alarm by the rule, but more windows beyond the threshold than chance gives"
     elif verdict.state == "ok":
-        untested = [name for name, each in verdict.per_statistic.items() if each.untested]
-        yield f"no drift in {verdict.requests} requests" + (f" (not compared: {', '.join(untested)})" if untested else "")
+        yield f"no drift in {verdict.requests} requests{_unseen(verdict)}"
     elif all(each.untested for each in verdict.per_statistic.values()):
         yield "not enough data: none of the reference's statistics can be compared"
     else:

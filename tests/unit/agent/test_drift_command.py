@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,13 +97,70 @@ def test_people_are_told_the_run_length_and_the_delays(built: Path, tmp_path: Pa
 def test_what_comes_and_goes_is_no_alarm_but_a_finding(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], windows: tuple[int, ...], warned: bool
 ) -> None:
-    entropy = [value + 5.0 * windows[number // 100] for number, value in enumerate(_normal(100 * len(windows), 4))]
+    entropy = [value + 0.7 * windows[number // 100] for number, value in enumerate(_normal(100 * len(windows), 4))]
     stream = _csv(tmp_path / "S.csv", {"entropy": entropy, "surprisal": _normal(len(entropy), 5)})
     status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, verdict["alarm"], verdict["unsteady"]) == (int(warned), False, ["entropy"] if warned else [])
     said = f"entropy: {sum(windows)} of {len(windows)} windows are beyond the threshold"
     assert any(warning.startswith(said) for warning in verdict["warnings"]) == warned
     assert not any(warning.startswith("surprisal:") for warning in verdict["warnings"])
+
+
+@pytest.mark.parametrize(("each", "unsteady"), [(40, True), (2000, False)])
+def test_few_requests_that_are_far_out_are_a_finding(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], each: int, unsteady: bool
+) -> None:
+    entropy = [1e6 if number % each == each - 1 else value for number, value in enumerate(_normal(6000, 4))]
+    stream = _csv(tmp_path / "S.csv", {"entropy": entropy, "surprisal": _normal(6000, 5)})
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
+    assert (status, verdict["alarm"], verdict["unsteady"]) == (int(unsteady), False, ["entropy"] if unsteady else [])
+    assert any("are beyond all of the reference's, where 0.20% are expected" in text for text in verdict["warnings"]) == unsteady
+
+
+@pytest.mark.parametrize("value", ["1e300", "-1e155", "3.5e38"])
+def test_what_no_float32_holds_is_no_number(
+    built: Path, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    columns = {"entropy": [*_normal(600, 4), value], "surprisal": _normal(601, 5)}
+    stream = _csv(tmp_path / "S.csv", columns)
+    status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
+    assert (status, verdict["check"], verdict["first_alarm_request"]) == (1, "nonfinite", 601)
+    assert f"entropy, request 601: {float(value)} in a reference" in _refused(
+        capsys, "drift", "--reference", stream, "--stream", reference
+    )
+
+
+def test_no_drift_says_which_shifts_so_few_requests_cannot_show(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": _normal(600, 5)})
+    assert main(["drift", "--reference", str(built), "--stream", str(stream)]) == 0
+    assert capsys.readouterr().out.startswith(
+        "no drift in 600 requests (too few requests to find a shift of: entropy by 0.5 sd, surprisal by 0.3 sd)"
+    )
+
+
+def test_a_pipe_is_no_reference(reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "a pipe, which cannot be read twice" in _refused(
+        capsys, "drift", "--reference", tmp_path / "pipe", "--stream", reference
+    )
+
+
+def test_where_a_reference_cannot_be_written_nothing_is_left(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "full.aieref"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        said = _refused(capsys, "baseline", "build", reference, "--output", target, "--model", "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert said == f"aie-agent baseline: {target}: File too large\n"
+    assert list(tmp_path.glob("*full*")) == []
 
 
 def test_days_are_at_the_streams_own_rate_and_fewer_than_promised_is_said(
@@ -258,7 +318,7 @@ def test_a_column_that_the_reference_does_not_have_is_told(built: Path, tmp_path
     stream = _csv(tmp_path / "S.csv", {"entropy": _normal(600, 4), "surprisal": _normal(600, 5), "canary": _normal(600, 6, 9.0)})
     status, verdict = _json(capsys, "drift", "--reference", built, "--stream", stream)
     assert (status, set(verdict["per_statistic"])) == (0, {"entropy", "surprisal"})
-    assert verdict["warnings"][-1] == "not in the reference, and not compared: canary"
+    assert "not in the reference, and not compared: canary" in verdict["warnings"]
 
 
 def _build(tmp_path: Path, recording: Path, name: str, *more: str) -> Path:
@@ -286,6 +346,10 @@ def test_a_reference_for_another_model_is_refused(
     assert "for the model 'm', the stream is of 'n'" in _refused(
         capsys, "drift", "--reference", built, "--stream", reference, "--model", "n"
     )
+    unsaid = "the reference is for the model 'm'; of which the stream is, nothing says: give --model"
+    for more, warned in (([], True), (["--model", "m"], False)):
+        _, verdict = _json(capsys, "drift", "--reference", built, "--stream", reference, *more)
+        assert (unsaid in verdict["warnings"]) == warned
     named = _csv(tmp_path / "n.csv", {"entropy": [1.0], "surprisal": [1.0], "model": ["n"]})
     assert "for the model 'm', the stream is of 'n'" in _refused(capsys, "drift", "--reference", built, "--stream", named)
 

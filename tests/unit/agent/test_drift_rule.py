@@ -78,6 +78,8 @@ def test_normal_traffic_raises_nothing(reference: Reference) -> None:
         (lambda value: value * 0.45, Check.KS),
         (lambda value: value if abs(value) < 1.2 else 4 * value, Check.OUT_OF_RANGE),
         (lambda value: 0.25, Check.KS),
+        (lambda value: 1e3 if value > 1.3 else value, Check.OUT_OF_RANGE),  # nine of a hundred, far out
+        (lambda value: 1e39, Check.NONFINITE),
         (lambda value: math.nan, Check.NONFINITE),
         (lambda value: math.inf, Check.NONFINITE),
     ],

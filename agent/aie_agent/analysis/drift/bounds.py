@@ -3,14 +3,23 @@ few values for a distance, or values that depend on each other too much.
 
 False alarms. Of a statistic with 20 and more values, as in hard_checks.py. One with fewer has the same bounds, the 1st and 99th
 percentile, which less than one in a hundred lies beyond on either side, and the same counts; a thousandth of the value is left
-beside them, for what rounding and another order of sums do. Where the reference is constant, both are that value: a stream that is
-equal to it is never an alarm, one that differs in ten or more of a hundred requests is, after five windows. Where values depend on
-each other too much to be compared, the reference tells only how far they ever went: outside is what lies beyond by as much again,
-and half of a window must.
+beside them, for what rounding and another order of sums do.
+
+Of a statistic that is compared, values beyond all that the reference has are counted as well: a few requests that are far out move
+neither the distance nor the percentiles. Whatever the distribution, m independent values leave a share beyond their extremes that
+is Beta(2, m - 1) distributed: four of a hundred, five times in a row, come by chance within 26,000 windows (30 days at one request
+a second) for 1 in 800 references of 500 requests, for 1 in a million of 1000. Values that hang together come together: then as
+many times more are asked for.
+
+Where the reference is constant, both are that value: a stream that is equal to it is never an
+alarm, one that differs in ten or more of a hundred requests is, after five windows. Where values depend on each other too much to
+be compared, the reference tells only how far they ever went: outside is what lies beyond by as much again, and half of a window
+must.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -21,22 +30,37 @@ _TOLERANCE: Final = 1e-3
 """Of the value. A canary's last bits vary with what it is computed beside; weights that changed move it by a hundredth and more."""
 
 
+LEAST_UNSEEN: Final = 4
+"""Values of a window beyond all of the reference's from which on it counts."""
+
+_NEVER: Final = WINDOW + 1
+
+
 class Bounds(NamedTuple):
-    """What is less than `low` or more than `high` is outside; `too_many` of a window are an alarm, if five in a row have them."""
+    """What is less than `low` or more than `high` is outside, what is beyond `lowest` or `highest` was never seen; `too_many` of a
+    window, or `too_many_unseen`, are an alarm, if five in a row have them."""
 
     low: float
     high: float
     too_many: int
+    lowest: float = -math.inf
+    highest: float = math.inf
+    too_many_unseen: int = _NEVER
 
     def outside(self, window: Sequence[float]) -> int:
-        """How many of these are."""
+        """How many of these are outside."""
         return sum(not self.low <= value <= self.high for value in window)
+
+    def unseen(self, window: Sequence[float]) -> int:
+        """How many of these were never seen."""
+        return sum(not self.lowest <= value <= self.highest for value in window)
 
 
 def bounds_of(column: Column, values: Sequence[float]) -> Bounds:
     """Of a statistic whose reference has these values, ascending."""
     if not column.untested:
-        return Bounds(column.low, column.high, column.outside)
+        unseen = max(LEAST_UNSEEN, math.ceil(LEAST_UNSEEN * column.dependence))
+        return Bounds(column.low, column.high, column.outside, values[0], values[-1], unseen)
     if column.distinct < FEWEST_DISTINCT:
         return Bounds(column.low - _TOLERANCE * abs(column.low), column.high + _TOLERANCE * abs(column.high), column.outside)
     width = values[-1] - values[0]

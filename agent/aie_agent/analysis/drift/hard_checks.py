@@ -1,12 +1,12 @@
 """Checks of values that need no statistics: no number at all, one and the same number, numbers that the reference never had.
 
-False alarms. `nonfinite`: none, one NaN is one too many. `constant`: as many equal values in a row as independent ones would give
-once in 1e12 requests, and 100 at least, of all that is measured of answers together (collapse.py); a client that asks one question
-again and again, alone, at temperature 0 or of a response cache, gives them too: then the prompt is the same, and it is told so.
-`out_of_range`: five disjoint windows in a row with ten or
-more of a hundred values outside the 1st to 99th percentile of the reference (two are expected); chance gives one such window in
-30,000, five in a row once in 1e22; where values depend on each other, more are asked for, as many as the replay of the reference
-never had.
+False alarms. `nonfinite`: none, one NaN is one too many, and so is what no float32 holds: models reckon in it, or in less.
+`constant`: as many equal values in a row as independent ones would give once in 1e12 requests, and 100 at least, of all that is
+measured of answers together (collapse.py); a client that asks one question again and again, alone, at temperature 0 or of a
+response cache, gives them too: then the prompt is the same, and it is told so. `out_of_range`: five disjoint windows in a row
+with ten or more of a hundred values outside the 1st to 99th percentile of the reference (two are expected); chance gives one such
+window in 30,000, five in a row once in 1e22; where values depend on each other, more are asked for, as many as the replay of the
+reference never had.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
 
+LARGEST: Final = 3.4028234663852886e38
+"""Of float32."""
+
 LEAST_EQUAL: Final = 100
 _IMPROBABLE: Final = 1e-12
 
 LEAST_OUTSIDE: Final = 10
 """Values of a window outside the reference's 1st to 99th percentile from which on it counts."""
+
+
+def is_number(value: float) -> bool:
+    """Whether a model can have given it: neither NaN nor infinite, nor beyond what float32 holds."""
+    return -LARGEST <= value <= LARGEST
 
 
 def equal_in_a_row(largest_share: float) -> int | None:

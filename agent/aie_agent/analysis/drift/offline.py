@@ -18,8 +18,9 @@ from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
 class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `windows_outside`
-    hold too many values outside `usual_low` to `usual_high`: five in a row are an alarm, also of what is `untested`. `check` is
-    what raised the first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
+    hold too many values outside `usual_low` to `usual_high`, or beyond all of the reference's: five in a row are an alarm, also of
+    what is `untested`. `unseen` values were beyond all of the reference's, of those in complete windows. `check` is what raised the
+    first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
 
     alarm: bool
     first_alarm_request: int | None
@@ -27,6 +28,7 @@ class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
     windows: int
     windows_beyond: int
     windows_outside: int
+    unseen: int
     distance_last: float | None
     distance_largest: float | None
     threshold: float
@@ -131,7 +133,7 @@ def judge(reference: Reference, stream: Mapping[str, Sequence[float]], hours: fl
                     *header.warnings,
                     span.warning(header.about.span_hours),
                     _sooner(reference, rate, days),
-                    *(_unsteady(name, verdicts[name]) for name in unsteady),
+                    *(_unsteady(name, columns[name], verdicts[name]) for name in unsteady),
                     *_passed_over(columns, stream),
                 ),
             )
@@ -162,15 +164,42 @@ def _add_equal(
 
 
 def _is_unsteady(column: Column, verdict: StatisticVerdict) -> bool:
-    """Whether more windows are beyond the threshold than chance gives, and never enough in a row. Chance gives none that leave a
-    constant."""
-    if column.distinct == 1 and not verdict.alarm:
-        return verdict.windows_outside >= UNSTEADY_WINDOWS
+    """Whether more windows are beyond the threshold than chance gives, and never enough in a row, or more values beyond all that
+    the reference has. Chance gives none that leave a constant."""
+    if verdict.alarm:
+        return False
+    if verdict.untested:
+        return column.distinct == 1 and verdict.windows_outside >= UNSTEADY_WINDOWS
+    return _comes_and_goes(column, verdict) or _is_far_out(column, verdict)
+
+
+def _comes_and_goes(column: Column, verdict: StatisticVerdict) -> bool:
     beyond, windows = verdict.windows_beyond, verdict.windows
-    if verdict.alarm or verdict.untested or beyond < UNSTEADY_WINDOWS:
+    if beyond < UNSTEADY_WINDOWS:
         return False
     single = max(ALPHA, column.false_alarm ** (1.0 / CONSECUTIVE))
     return _at_least(beyond, windows, single) <= UNSTEADY_CHANCE
+
+
+def _is_far_out(column: Column, verdict: StatisticVerdict) -> bool:
+    """Whether more values are beyond all of the reference's than chance gives, with any distribution: the share beyond the extremes
+    of m independent values is Beta(2, m - 1) distributed, and their number in n more beta-binomial. Of values that depend on each
+    other there are as many fewer."""
+    n, k, m = (count / column.dependence for count in (verdict.windows * WINDOW, verdict.unseen, column.m))
+    return k >= UNSTEADY_WINDOWS and _beyond_extremes(n, k, m) <= UNSTEADY_CHANCE
+
+
+def _beyond_extremes(n: float, k: float, m: float) -> float:
+    """The probability that k and more of n values are beyond the extremes of m others."""
+    norm = math.lgamma(m + 1) - math.lgamma(m - 1) + math.lgamma(n + 1) - math.lgamma(n + m + 1)
+    total = 0.0
+    while k <= n:
+        log = norm + math.log(k + 1) + math.lgamma(n - k + m - 1) - math.lgamma(n - k + 1)
+        total += math.exp(log)
+        if math.exp(log) < 1e-9 * total:
+            break
+        k += 1
+    return total
 
 
 def _at_least(successes: int, trials: int, p: float) -> float:
@@ -180,11 +209,17 @@ def _at_least(successes: int, trials: int, p: float) -> float:
     return math.fsum(map(math.exp, logs))
 
 
-def _unsteady(name: str, verdict: StatisticVerdict) -> str:
+def _unsteady(name: str, column: Column, verdict: StatisticVerdict) -> str:
     """What is said of one that is."""
     beyond = f"{verdict.windows_beyond} of {verdict.windows} windows are beyond the threshold"
     if verdict.untested:
         beyond = f"{verdict.windows_outside} windows hold too many values that differ from {verdict.usual_high:.4g}"
+    elif not _comes_and_goes(column, verdict):
+        n = verdict.windows * WINDOW
+        return (
+            f"{name}: {verdict.unseen} of {n} values ({verdict.unseen / n:.2%}) are beyond all of the reference's, where"
+            f" {2 / (column.m + 1):.2%} are expected: a few requests are far out"
+        )
     return (
         f"{name}: {beyond}, though never {CONSECUTIVE} in a"
         " row: what comes and goes, such as a part of the traffic, is no alarm by the rule"
@@ -214,6 +249,7 @@ def _judge_one(watch: StatisticWatch, values: Sequence[float]) -> tuple[Statisti
         windows=watch.windows,
         windows_beyond=watch.windows_beyond,
         windows_outside=watch.windows_outside,
+        unseen=watch.unseen,
         distance_last=None if watch.last is None else watch.last.distance,
         distance_largest=largest,
         threshold=column.threshold,

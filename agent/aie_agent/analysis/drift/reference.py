@@ -19,7 +19,7 @@ import msgspec
 
 from aie_agent.analysis.drift import calibrate
 from aie_agent.analysis.drift.critical import critical_integer
-from aie_agent.analysis.drift.hard_checks import LEAST_OUTSIDE
+from aie_agent.analysis.drift.hard_checks import LEAST_OUTSIDE, is_number
 from aie_agent.analysis.drift.rule import ALPHA, WINDOW
 from aie_agent.analysis.drift.span import hours_between, spread
 from aie_agent.analysis.drift.stability import BLOCKS, moments
@@ -159,7 +159,7 @@ def build(columns: Mapping[str, Sequence[float]], about: About, aim: Aim | None 
     if min(lengths) < FEWEST:
         raise UnfitReferenceError(f"a reference of {min(lengths)} requests is too small: {FEWEST} at least, better {ENOUGH}")
     for name, column in columns.items():
-        bad = next((index for index, value in enumerate(column) if not math.isfinite(value)), None)
+        bad = next((index for index, value in enumerate(column) if not is_number(value)), None)
         if bad is not None:
             raise UnfitReferenceError(
                 f"{name}, request {bad + 1}: {column[bad]} in a reference: a model that gives it is broken already"
@@ -264,14 +264,29 @@ def _claimed(columns: Sequence[Column], aim: Aim) -> list[str]:
 
 
 def save(reference: Reference, path: Path) -> None:
-    """Writes a new file, read-only. Raises FileExistsError where there is one, and OSError."""
+    """Writes a new file, read-only: all of it, or none. Raises FileExistsError where there is one, and OSError."""
+    content = _MAGIC + msgspec.json.encode(reference.header) + b"\n" + _data(reference.header, reference.values)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
-    with open(descriptor, "wb") as file:
-        file.write(_MAGIC + msgspec.json.encode(reference.header) + b"\n" + _data(reference.header, reference.values))
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        path.unlink()
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def replace(reference: Reference, path: Path) -> None:
+    """Puts it in the place of what is there, at one moment. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    save(reference, beside)
+    os.replace(beside, path)
 
 
 def is_reference(path: Path) -> bool:
-    """Whether a file begins as references do. Raises OSError."""
+    """Whether a file begins as references do. Raises UnfitReferenceError for a pipe, of which the beginning would be gone, and
+    OSError."""
+    if path.is_fifo():
+        raise UnfitReferenceError("a pipe, which cannot be read twice: give a file")
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 

@@ -149,11 +149,16 @@ def _shift_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Ev
             metric="aie_drift_distance_ratio",
         )
     if Check.OUT_OF_RANGE in alarms:
-        low, high, too_many = watch.bounds
+        low, high, too_many, lowest, highest, too_many_unseen = watch.bounds
+        unseen = (
+            f"; {watch.last_unseen} outside {lowest:.3g} to {highest:.3g}, where all of it is, {too_many_unseen} are too many"
+            if too_many_unseen <= WINDOW
+            else ""
+        )
         yield Evidence(
             text=(
                 f"{statistic.name}: {watch.last_outside} of the last {WINDOW} requests outside {low:.3g} to {high:.3g}, where 98 %"
-                f" of the reference are; {too_many} in {CONSECUTIVE} windows in a row are too many"
+                f" of the reference are; {too_many} in {CONSECUTIVE} windows in a row are too many{unseen}"
             ),
             metric="aie_drift_outside_ratio",
         )

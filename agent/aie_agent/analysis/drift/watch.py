@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.drift.bounds import bounds_of
-from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
+from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row, is_number
 from aie_agent.analysis.drift.ks import Rank, ks_integer, rank
 from aie_agent.analysis.drift.reference import Column
 from aie_agent.analysis.drift.rule import WINDOW, Run
@@ -58,7 +57,9 @@ class StatisticWatch:
         self.stability = Stability()
         self.last: Window | None = None
         self.last_outside: int | None = None
+        self.last_unseen = 0
         self.windows_outside = 0  # since the start
+        self.unseen = 0  # values, since the start
         self.taken = 0
         self._running: float | None = None
         self._running_at = 0
@@ -70,7 +71,7 @@ class StatisticWatch:
     def take(self, value: float, now_s: float) -> tuple[Check, ...]:
         """Takes a value in. Returns the alarms that begin with it."""
         self.taken += 1
-        if not math.isfinite(value):
+        if not is_number(value):
             self.nonfinite += 1
             return self._began(Check.NONFINITE, True, now_s)
         self._buffer.append(value)
@@ -84,10 +85,13 @@ class StatisticWatch:
         self.stability.window(window)
         began = self._began(Check.STABILITY, self._is_collapsed(), now_s)
         outside = self.last_outside = self.bounds.outside(window)
-        self.windows_outside += outside >= self.bounds.too_many
+        unseen = self.last_unseen = self.bounds.unseen(window)
+        too_many = outside >= self.bounds.too_many or unseen >= self.bounds.too_many_unseen
+        self.windows_outside += too_many
+        self.unseen += unseen
         if not self.column.untested and self._is_shifted(window, outside, now_s):
             began += (Check.KS,)
-        if self.outside.window(beyond=outside >= self.bounds.too_many, now_s=now_s):
+        if self.outside.window(beyond=too_many, now_s=now_s):
             began += (Check.OUT_OF_RANGE,)
         return began
 
