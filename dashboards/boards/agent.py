@@ -221,6 +221,7 @@ _OUTPUT: Final = Row(
             words=(("ok", Word("", "green")), ("failed", Word("", "red"))),
             situation=Situation.FAULTS,
             empty="no collector is configured",
+            runbooks=("AieAgentPushesFail",),
         ),
         lines(
             "Spans of engines",

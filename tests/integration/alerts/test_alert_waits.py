@@ -33,6 +33,7 @@ WAITS: Final = {
     "AieAgentSeriesRefused": "5m",
     "AieAgentSeriesNearLimit": "15m",
     "AieAgentInputDropped": "5m",
+    "AieAgentPushesFail": "15m 5m",
     "AieFindingCritical": "30s 2m",
     "AieFindingWarning": "1m 2m",
     # drift.yaml

@@ -26,6 +26,7 @@ OF_ALL_OF_IT: Final = re.compile(r"\b(?:avg|min|max|sum|count|quantile|stddev)_o
 """Functions whose value is of a whole window. Rates and increases need no guard: what did not rise yet has none."""
 
 SAID_S: Final = {
+    "AieAgentBlind": 120,
     "AieDriftNotWatched": 3600,
     "AieEngineStalled": 600,
     "AieKvCacheFull": 600,
