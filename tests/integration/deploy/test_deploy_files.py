@@ -198,6 +198,57 @@ def test_the_operator_finds_ports_and_labels() -> None:
     assert of_pods["spec"]["podMetricsEndpoints"][0]["port"] == ports[0]["name"]
 
 
+def _relabeled(rules: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, str] | None:
+    """What Prometheus makes of labels by rules of relabeling as they stand here, which replace a label or drop a series."""
+    for rule in rules:
+        joined = rule.get("separator", ";").join(labels.get(name, "") for name in rule["sourceLabels"])
+        if re.fullmatch(rule.get("regex", "(?s:.*)"), joined) is None:
+            continue
+        match rule.get("action", "replace"):
+            case "drop":
+                return None
+            case "replace":
+                labels = labels | {rule["targetLabel"]: joined}
+            case other:
+                raise ValueError(f"{other} is not known here")
+    return labels
+
+
+def test_namespaces_and_apps_are_jobs_of_their_own() -> None:
+    """Else the engine of one team would be a replica of another's of the same name."""
+    (of_pods,) = _resources("PodMonitor")
+    (endpoint,) = of_pods["spec"]["podMetricsEndpoints"]
+    names = [("team-a", "engine"), ("team-b", "engine"), ("team-a", "chat"), ("team-a", "")]
+    made = [
+        _relabeled(
+            endpoint["relabelings"],
+            {
+                "job": "aie/aie-sidecars",
+                "__meta_kubernetes_namespace": namespace,
+                "__meta_kubernetes_pod_label_app_kubernetes_io_name": app,
+            },
+        )
+        for namespace, app in names
+    ]
+    assert [labels and labels["job"] for labels in made] == ["team-a/engine", "team-b/engine", "team-a/chat", "team-a/"]
+    assert "app.kubernetes.io/name" in _sidecar()["metadata"]["labels"]
+
+
+def test_what_the_node_s_kernel_killed_is_told_by_the_daemonset_alone() -> None:
+    (monitor,) = _resources("ServiceMonitor")
+    (of_pods,) = _resources("PodMonitor")
+    kept = {
+        kind: [
+            name
+            for name in ("aie_host_oom_kills_total", "aie_host_memory_available_bytes", "aie_finding")
+            if _relabeled(endpoint.get("metricRelabelings", []), {"__name__": name}) is not None
+        ]
+        for kind, endpoint in (("node", monitor["spec"]["endpoints"][0]), ("sidecar", of_pods["spec"]["podMetricsEndpoints"][0]))
+    }
+    assert kept["node"] == ["aie_host_oom_kills_total", "aie_host_memory_available_bytes", "aie_finding"]
+    assert kept["sidecar"] == ["aie_host_memory_available_bytes", "aie_finding"]
+
+
 def test_kube_prometheus_stack_takes_what_is_the_operator_s() -> None:
     """It selects by the name of its Helm release."""
     ours = [each for path in MANIFESTS for each in _documents(path) if each["apiVersion"] in OPERATORS]

@@ -18,7 +18,7 @@ from tests.fakes.alert_files import ALERT_RULES, ALL, NAMES, RULE_FILES, Rule
 OF_PROMETHEUS: Final = {"up": Kind.GAUGE}
 RATES: Final = {"rate", "increase", "irate"}
 OF_GAUGES: Final = {"delta", "idelta", "deriv", "predict_linear", "avg_over_time", "max_over_time"}
-"""What makes no sense of a counter. `changes` and `last_over_time` do of both; so does `min_over_time`: what a counter began with."""
+"""What makes no sense of a counter. `changes` and `last_over_time` do of both, and `min_over_time`: what a counter began with."""
 SLOWEST_SCRAPE_S: Final = 60.0
 """Prometheus' own default."""
 SEVERITIES: Final = {"info", "warning", "critical"}
