@@ -71,8 +71,9 @@ def bottom(number: int, expr: str) -> str:
 
 
 def agents_down() -> str:
-    """How many agents Prometheus hears nothing of. Of jobs that had agents in the time shown: others are of engines."""
-    return by("", f"({of('up', JOB)} == bool 0) and on (job) max_over_time({of('aie_agent_info')}[$__range])")
+    """How many agents Prometheus hears nothing of. Of jobs that had agents in thirty days, however long they are silent now: others
+    are of engines."""
+    return by("", f"({of('up')} == bool 0) and on (job) last_over_time({of('aie_agent_info', JOB)}[30d])")
 
 
 def increase(metric: str, scope: str = INSTANCE, extra: str = "", over: str = "$__range") -> str:

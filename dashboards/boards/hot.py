@@ -11,10 +11,10 @@ _E: Final = "instance, engine"
 _TEN: Final = 10
 _ON_GPU: Final = 'device!="cpu"'
 _OF_MODEL: Final = "{{model}}"
-_MODEL_OF: Final = (
-    f"on (job, instance, engine) group_left (model) {p.by('instance, engine, model', p.of('aie_engine_info', p.ENGINE), 'max')}"
-)
-"""Memory is of an engine and its device; which model that is, its page tells."""
+_MODELS: Final = p.by("instance, engine, model", p.of("aie_engine_info", p.ENGINE), "max")
+_HELD: Final = p.by(_E, p.of("aie_engine_memory_physical_bytes", p.ENGINE, _ON_GPU))
+_HELD_BY_MODELS: Final = f"{_MODELS} * on (job, instance, engine) group_left () {_HELD}"
+"""Memory is of an engine and its device; which models that is, its page tells. One engine may have many: they stand first."""
 
 _GPU: Final = Row(
     "GPUs",
@@ -23,13 +23,7 @@ _GPU: Final = Row(
             "GPU memory by model",
             "Which models hold the most GPU memory, over all hosts? What an engine of several holds counts for each.",
             "bytes",
-            Query(
-                p.top(
-                    _TEN,
-                    p.by("model", f"{p.by(_E, p.of('aie_engine_memory_physical_bytes', p.ENGINE, _ON_GPU))} * {_MODEL_OF}"),
-                ),
-                _OF_MODEL,
-            ),
+            Query(p.top(_TEN, p.by("model", _HELD_BY_MODELS)), _OF_MODEL),
             situation=Situation.GPUS,
             empty="no engine of a known model is seen on a GPU",
         ),
@@ -37,10 +31,7 @@ _GPU: Final = Row(
             "GPU memory by engine",
             "Which engines hold the most of it?",
             "bytes",
-            Query(
-                p.top(_TEN, p.by(_E, p.of("aie_engine_memory_physical_bytes", p.ENGINE, _ON_GPU))),
-                p.OF_ENGINE,
-            ),
+            Query(p.top(_TEN, _HELD), p.OF_ENGINE),
             situation=Situation.GPUS,
             link="memory",
             empty="no engine is seen on a GPU",

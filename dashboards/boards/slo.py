@@ -12,6 +12,9 @@ _OF: Final = "engine, model"
 _NAME: Final = "{{engine}} {{model}} ({{job}})"
 _BUDGET: Final = "30d"
 """For so long a budget is, as the alerts have it; where Prometheus keeps less, for what it keeps."""
+_GRID: Final = "15m"
+"""When an engine and its host were seen last is known to this: closer costs more, over thirty days."""
+_FORGOTTEN_S: Final = 3600
 _LEFT: Final = (Step(None, "red"), Step(0, "orange"), Step(0.25, "green"))
 _WINDOWS: Final = (("5m", "orange"), ("1h", "blue"), ("6h", "purple"))
 _NOTHING: Final = "nothing was asked in this time, or the engine's page has no bucket at the bound: alerts/objectives.toml"
@@ -44,12 +47,21 @@ def good(objective: Objective, over: str) -> str:
 def _live(metric: str) -> str:
     """Whether each engine has a replica. Of a host that does not answer nothing is told: whom it had, was down.
 
-    Two minutes are more than an agent takes to start again. Which engines a host had is looked up once, at the end.
+    Two minutes are more than an agent takes to start again. As the alert's, an engine is its host's no more an hour after its agent
+    has forgotten it: one that was removed or renamed is not down with the host, nor is one that was not there yet.
     """
     told = p.of(metric, p.ENGINE)
-    had = p.by("instance, engine", f"max_over_time({told}[{_BUDGET}] @ end())", "max")
-    silent = f"max_over_time({p.of('up', p.JOB)}[2m]) == 0"
-    return p.by("engine", f"{told} or 0 * {had} and on (job, instance) {silent}", "max")
+    up = p.of("up", p.JOB)
+    had = p.by("instance, engine", _last(f"0 * last_over_time({told}[{_GRID}]) + time()"), "max")
+    read = p.by("instance", _last(f"0 * (max_over_time({up}[{_GRID}]) == 1) + time()"), "max")
+    its = f"{had} > on (job, instance) group_left () ({read} - {_FORGOTTEN_S})"
+    down = f"0 * ({its}) and on (job, instance) max_over_time({up}[2m]) == 0"
+    return p.by("engine", f"{told} or {down}", "max")
+
+
+def _last(moment: str) -> str:
+    """The latest of these moments, looked for once in each grid of the budget's time."""
+    return f"last_over_time(({moment})[{_BUDGET}:{_GRID}])"
 
 
 def _ended(objective: Objective, outcomes: tuple[str, ...], over: str) -> str:

@@ -118,6 +118,7 @@ _HELD: Final = {
     **_s("aie_engine_memory_physical_bytes", "30x60", engine="f", device="cuda0", instance="i"),
     **_s("aie_engine_info", "1x60", engine="e", model="m", version="1"),
     **_s("aie_engine_info", "1x60", engine="e", model="m", version="2"),
+    **_s("aie_engine_info", "1x60", engine="e", model="n", version="1"),
     **_s("aie_engine_info", "1x60", engine="f", model="m", version="1", instance="i"),
 }
 
@@ -146,6 +147,12 @@ _AGENTS: Final = {
     **_s("aie_agent_info", "1x60", version="1"),
     **_s("aie_agent_info", "1x9 stale", version="1", instance="i"),
 }
+_DEAD: Final = {
+    **_s("up", "1x9 0x130"),
+    **_s("up", "0x140", job="an engine"),
+    **_s("aie_agent_info", "1x9 stale", version="1"),
+}
+_NOT_ANSWERING: Final = "Agents that do not answer"
 _NO_AGENTS: Final = {'up{job="aie", instance="an engine"}': "0x60"}
 _AT: Final = "30m"
 _STATES: Final = (
@@ -158,8 +165,8 @@ _STATES: Final = (
     Case("two of three are down", "overview", "Engines down", _engines_up(), _AT, {"": 2.0}),
     Case("two are missing", "overview", "GPUs that do not answer", _GONE, _AT, {"": 2.0}),
     Case("two sources fail", "overview", "Sources that fail", _SOURCES, _AT, {"": 2.0}),
-    Case("two do not answer", "overview", "Agents that do not answer", _AGENTS, _AT, {"": 2.0}),
-    Case("no agent, but an engine", "overview", "Agents that do not answer", _NO_AGENTS, _AT, {}),
+    Case("two do not answer", "overview", _NOT_ANSWERING, _AGENTS, _AT, {"": 2.0}),
+    Case("no agent, but an engine", "overview", _NOT_ANSWERING, _NO_AGENTS, _AT, {}),
     Case("by how grave they are", "overview", "What is wrong now", {**_FOUND, **_OVER}, _AT, _NOW),
     Case("and those that are over", "overview", "When it began", {**_FOUND, **_OVER}, _AT, {**_NOW, **_NO_MORE}),
     Case(
@@ -168,8 +175,17 @@ _STATES: Final = (
         {**_s("aie_host_memory_available_bytes", "30x60"), **_s("aie_host_memory_total_bytes", "120x60")},
         *(_AT, {'instance="h"': 0.25}),
     ),
-    Case("two do not answer", "agent", "Agents that do not answer", _AGENTS, _AT, {"": 2.0}),
-    Case("no agent, but an engine", "agent", "Agents that do not answer", _NO_AGENTS, _AT, {}),
+    *(
+        case
+        for board in ("overview", "agent")
+        for case in (
+            Case("the only one died before the time shown", board, _NOT_ANSWERING, _DEAD, "130m", {"": 1.0}),
+            Case("the one that is chosen answers", board, _NOT_ANSWERING, _AGENTS, _AT, {"": 0.0}, instance="h"),
+            Case("the one that is chosen never answered", board, _NOT_ANSWERING, _AGENTS, _AT, {"": 1.0}, instance="k"),
+        )
+    ),
+    Case("two do not answer", "agent", _NOT_ANSWERING, _AGENTS, _AT, {"": 2.0}),
+    Case("no agent, but an engine", "agent", _NOT_ANSWERING, _NO_AGENTS, _AT, {}),
     Case("two fail", "agent", "Sources that fail", _SOURCES, _AT, {"": 2.0}),
     *(
         Case(f"those that fail, {what}", "agent", "Which sources fail", _SOURCES, _AT, expected, query)
@@ -312,7 +328,7 @@ _OF_GPUS: Final = (
         _AT,
         {"": 10.0},
     ),
-    Case("of whichever version and host", "hot", "GPU memory by model", _HELD, _AT, {'model="m"': 180.0}),
+    Case("for each of two models", "hot", "GPU memory by model", _HELD, _AT, {'model="m"': 180.0, 'model="n"': 150.0}),
     Case("those that are taken", "hot", "Idlest GPUs that hold memory", _BUSY, _AT, {'gpu="0", instance="h"': 0.2}),
 )
 JOINING_CASES: Final = (*_STATES, *_OF_ENGINES, *_OF_GPUS)

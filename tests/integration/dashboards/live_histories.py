@@ -1,7 +1,7 @@
 """Histories of replicas and of the hosts that tell of them, and which share of time each engine had one, by an oracle in Python.
 
 In half minutes, so that no look falls on the edge of a window in which a host may be silent. What is told holds for that moment;
-of a host that is silent for two minutes, all that it had within thirty days is down.
+of a host that is silent for two minutes, all that it had in the hour before is down, however long it is silent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ Told = Sequence[int | None]
 _STEPS: Final = 2 * 366
 _SILENT_STEPS: Final = 4
 """Two minutes."""
+_HOUR_STEPS: Final = 120
 
 
 class Host(NamedTuple):
@@ -57,6 +58,16 @@ WORLDS: Final = (
         _silent(30, moved=_until(30)),
         _silent(4),
     ),
+    (
+        # Of hosts that are silent for half an hour: one that was removed a long time before, one a short time before; and one that
+        # came there only afterwards.
+        _silent(30, removed=_until(150), lately=_until(60)),
+        Host(
+            "back",
+            [0 if 180 <= _STEPS - step < 240 else 1 for step in range(_STEPS)],
+            {"new": [None] * (_STEPS - 100) + [1] * 100, "old": [1] * (_STEPS - 480) + [None] * 480},
+        ),
+    ),
 )
 """Each by itself: promtool looks at no more than so many samples at once."""
 
@@ -97,8 +108,11 @@ def share(hosts: Sequence[Host], window_min: int) -> dict[str, float]:
 
 def _of_host(host: Host, engine: str, step: int) -> int | None:
     """Whether it has a live one; None where nothing is known of it."""
-    told = host.engines[engine][step]
-    return told if told is not None or any(host.up[max(step - _SILENT_STEPS + 1, 0) : step + 1]) else 0
+    told = host.engines[engine]
+    if told[step] is not None or any(host.up[max(step - _SILENT_STEPS + 1, 0) : step + 1]):
+        return told[step]
+    answered = max(each for each in range(step) if host.up[each])
+    return None if set(told[max(answered - _HOUR_STEPS, 0) : step]) == {None} else 0
 
 
 LOOK_S: Final = 300
@@ -108,7 +122,11 @@ MONTH_S: Final = _LOOKS * LOOK_S
 """A day more than is looked at."""
 _WITHIN: Final = _LOOKS - 30 * 86400 // LOOK_S
 _UP: Final = 'up{job="aie", instance="silent"}'
+_UP_OF_DEAD: Final = 'up{job="aie", instance="dead"}'
 _SILENT: Final = range(_LOOKS - 10, _LOOKS + 1)
+_LIVED: Final = range(_WITHIN + 11, _WITHIN + 32)
+_DEAD: Final = range(_LIVED.stop, _LOOKS + 1)
+"""For 29.8 days."""
 
 
 class Spell(NamedTuple):
@@ -122,25 +140,28 @@ _TOLD: Final[dict[tuple[str, str], tuple[Spell, ...]]] = {
     # On a host that answers: there for as long at the edge of the thirty days, within and without, and down at their end.
     ("h", "moving"): (Spell(range(_WITHIN - 39, _WITHIN + 12), 1), Spell(range(_LOOKS - 800, _LOOKS - 771), 0)),
     ("i", "moving"): (Spell(range(_WITHIN + 1, _WITHIN + 6), 1), Spell(range(_WITHIN + 6, _WITHIN + 10), 0)),  # never alone
-    ("silent", "known"): (Spell(range(_WITHIN + 11, _WITHIN + 32), 1),),  # 29.9 days ago
-    ("silent", "forgotten"): (Spell(range(_WITHIN - 109, _WITHIN - 88), 1),),  # 30.3
+    ("silent", "known"): (Spell(_LIVED, 1), Spell(range(_SILENT.start - 9, _SILENT.start - 3), 1)),
+    ("silent", "forgotten"): (Spell(_LIVED, 1),),
+    ("dead", "lost"): (Spell(_LIVED, 1),),
 }
+_DOWN: Final = {"known": len(_SILENT) - 1, "lost": len(_DEAD)}
+"""In so many looks, for a host that does not answer: but in the one less than two minutes after an answer."""
 
 
 _ANSWERED: Final = ((_SILENT.start - 5, 60), (_SILENT.start + 2, 90), (_SILENT.start + 5, 200))
 """When the silent host did answer, and how long before that look. By the last one it is silent for two minutes again."""
-_UNKNOWN: Final = 1
-"""Of the looks while it is silent, those less than two minutes after an answer."""
 
 
 def _series_of_month() -> dict[str, tuple[Spell, ...]]:
     told = {f'aie_engine_up{{job="aie", instance="{host}", engine="{name}"}}': spells for (host, name), spells in _TOLD.items()}
-    return {**told, _UP: (Spell(_SILENT, 0),)}
+    return {**told, _UP: (Spell(_SILENT, 0),), _UP_OF_DEAD: (Spell(_LIVED, 1), Spell(_DEAD, 0))}
 
 
 def month() -> Iterator[tuple[str, str]]:
-    """As promtool takes it."""
+    """The host that has been dead for most of it, as promtool takes it."""
     for name, spells in _series_of_month().items():
+        if 'instance="dead"' not in name:
+            continue
         values, at = [], 0
         for looks, value in spells:
             values += [f"_x{looks.start - at}", f"{value}x{len(looks) - 1}"]
@@ -170,7 +191,6 @@ def share_of_month() -> dict[str, float]:
         for host in (host for host, each in _TOLD if each == engine):
             for looks, value in _TOLD[host, engine]:
                 live |= {look: max(value, live.get(look, 0)) for look in looks if look > _WITHIN}
-        silent = len(_SILENT) - _UNKNOWN if live and ("silent", engine) in _TOLD else 0
         if live:
-            found[engine] = sum(live.values()) / (len(live) + silent)
+            found[engine] = sum(live.values()) / (len(live) + _DOWN.get(engine, 0))
     return found

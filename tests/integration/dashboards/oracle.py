@@ -56,13 +56,17 @@ def metric_of(name: str) -> Metric:
     return CATALOGUE.get(name) or CATALOGUE[re.sub(r"_(bucket|sum|count)$", "", name)]
 
 
+def spread(names: Iterable[str], **given: tuple[str, ...]) -> list[Labels]:
+    """Every combination of the values of labels: those given, and of each other name all that queries choose by, or two."""
+    values = {**given, **{name: _VALUES.get(name, ("a", "b")) for name in names if name not in given}}
+    return [tuple(sorted(zip(values, each, strict=True))) for each in itertools.product(*values.values())]
+
+
 def combinations(metric: Metric) -> list[Labels]:
     """The labels of a metric's series, on two hosts."""
-    choices = [[(name, value) for value in _VALUES.get(name, ("a", "b"))] for name in metric.labels]
     if metric.name in _SINGLE:
-        choices = [each[:1] for each in choices]
-    hosts = [("instance", host) for host in _HOSTS]
-    return [tuple(sorted((("job", "aie"), *each))) for each in itertools.product(hosts, *choices)]
+        return spread((), job=("aie",), instance=_HOSTS, **{name: _VALUES.get(name, ("a", "b"))[:1] for name in metric.labels})
+    return spread(metric.labels, job=("aie",), instance=_HOSTS)
 
 
 def history(name: str) -> Iterator[Series]:

@@ -135,10 +135,10 @@ def _samples(shares: Mapping[str, float], panel: str) -> list[dict[str, Any]]:
 
 
 def promtool_tests_of_time(queries: Mapping[Asked, str]) -> list[dict[str, Any]]:
-    """Of the hours before the end; and of a host that is silent then, and told of two engines a month ago."""
+    """Of the hours before the end; and of a host that has been silent for most of a month."""
     found = []
     of_hours = [(30, live_histories.series(each), live_histories.AT_S, partial(live_histories.share, each)) for each in WORLDS]
-    of_month = (LOOK_S, dict(live_histories.month()), MONTH_S + LOOK_S // 2, lambda _window_min: {"known": 0.0})
+    of_month = (LOOK_S, dict(live_histories.month()), MONTH_S + LOOK_S // 2, lambda _window_min: {"lost": 0.0})
     for step_s, series, at_s, shares in (*of_hours, of_month):
         asked = [
             {

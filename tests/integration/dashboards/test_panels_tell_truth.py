@@ -25,7 +25,8 @@ def _expression(case: Case) -> str:
     board = next(board for board in BOARDS if board.name == case.board)
     panels = (panel for row in board.rows if case.row in ("", row.title) for panel in row.panels)
     panel = next(panel for panel in panels if panel.title == case.panel and case.kind in (None, panel.kind))
-    return f"round({concrete(panel.queries[case.query].expr, _AT)}, 0.001)"
+    expr = concrete(panel.queries[case.query].expr, {**_AT, "instance": case.instance})
+    return f"round({expr}, 0.001)"
 
 
 def _samples(case: Case) -> list[dict[str, Any]]:

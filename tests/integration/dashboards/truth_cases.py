@@ -24,6 +24,7 @@ class Case(NamedTuple):
     query: int = 0
     kind: Kind | None = None
     row: str = ""
+    instance: str = ".+"
 
 
 def _replica(instance: str, values: str, bounds: tuple[str, ...], engine: str = "e") -> dict[str, str]:
@@ -157,6 +158,13 @@ CASES: Final = (
         "an engine is down while its host does not answer",
         *("slo", "Kept", {f'aie_engine_up{{{_OF}, engine="e"}}': "1x29 stale", f"up{{{_OF}}}": "1x29 0x60"}),
         *("60m", {'engine="e"': 0.508}),  # 30 of 59 looks: the first two minutes could be those of a restart
+        row="Time with a live replica: 99.9 % of the time",
+    ),
+    Case(
+        "an engine that was removed before its host fell silent is not down with it",
+        *("slo", "Kept"),
+        {f'aie_engine_up{{{_OF}, engine="e"}}': "1x29 stale", f"up{{{_OF}}}": "1x149 0x60"},
+        *("200m", {}),
         row="Time with a live replica: 99.9 % of the time",
     ),
     Case(

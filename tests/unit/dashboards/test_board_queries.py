@@ -162,10 +162,17 @@ def _own_operator(node: Any) -> str:
 
 
 def _unscoped(expr: str) -> Iterator[str]:
-    """Every series is of the jobs that are chosen."""
+    """Every series is of the jobs that are chosen, and of the instances; but what only tells which jobs, of these."""
+    of_jobs = {
+        selector.prettify()
+        for node in of_type(expr, promql.BinaryExpr)
+        if _own_operator(node).startswith(" and on (job) ")
+        for selector in of_type(node.rhs.prettify(), promql.VectorSelector)
+    }
     for selector in of_type(expr, promql.VectorSelector):
         matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
-        for name in ("job", *(() if selector.name in OF_PROMETHEUS else ("instance",))):
+        wide = selector.name in OF_PROMETHEUS or selector.prettify() in of_jobs
+        for name in ("job",) if wide else ("job", "instance"):
             if matchers.get(name) != CHOSEN[name]:
                 yield f"{selector.name} is not of the {name} that is chosen"
 
