@@ -27,13 +27,14 @@ today, **info** for who looks. Where the table says *as found*, the severity is 
   availability needs an agent, and counts its host as down when that has not answered for two minutes.
 * Where Prometheus finds its targets by itself (Kubernetes), a target that is gone is not down: `AieEngineVanished` asks for an
   engine by its name, its availability counts it as down for an hour, and what else is not seen there stands in `docs/deploy.md`.
-* **Engines of one name in one job are replicas of each other**, whatever model they serve: `AieSloAvailability` and `AieEngineVanished`
-  are silent while one of them lives, and `AieSloErrors` takes the requests of one model together. Engines that agents discover are named
-  by kind and port, so `vllm-8000` of two hosts is one engine to them. Where it is not, give each its name: `[[engines]] name` in the
-  agent's configuration, or `--engine NAME=URL`; or give its host a job of its own. `AieEngineDown` is of each engine on each host, critical
-  if requests were in it; one that was idle and only discovered is told where the configuration names it.
-* Several Prometheus servers that share an Alertmanager say which is which by `cluster` or `environment` (`external_labels`): an alert
-  silences only those of its own.
+* **Engines of one name in one job are replicas of each other**, whatever model they serve: `AieSloAvailability` and
+  `AieEngineVanished` are silent while one of them lives, and `AieSloErrors` takes the requests of one model together. Engines that
+  agents discover are named by kind and port, so `vllm-8000` of two hosts is one engine to them. Where it is not, give each its
+  name (`[[engines]] name` in the agent's configuration, or `--engine NAME=URL`), or its host a job of its own. `AieEngineDown` is
+  of each engine on each host, critical if requests were in it; one that was idle and only discovered is told where the
+  configuration names it.
+* Several Prometheus servers that share an Alertmanager say which is which by `cluster` or `environment` (`external_labels`): an
+  alert silences only those of its own.
 * An engine that is taken away on purpose, alone or with its agent, counts as down for an hour or two: silence `AieSloAvailability`
   of it for two hours.
 * An engine that an agent reads and Prometheus scrapes directly as well is there twice, by `job`: alerts on its own numbers
