@@ -18,6 +18,12 @@ The boards ask for metrics as they are scraped, and need no recording rules. The
 reads; what needs hooks, eBPF or a GPU says so where it is empty. Pictures bear marks: orange while something is found, blue
 where an engine was started again, by its processes or, of one on another host, by its page. Behind the i of a panel stand the
 runbooks of its causes and alerts; there is a panel for every alert but three (`tests/unit/dashboards/test_board_runbooks.py`).
+
+Who died before the time shown is not forgotten: a job whose agents told nothing in it can be chosen, and counts among those that
+do not answer, for thirty days, where Prometheus still scrapes it. While a host is silent for more than two minutes, the engines
+that it had in the hour before are down; one that was removed or renamed earlier is not. When an engine was there is looked up in
+quarters of an hour: of one that went about an hour before, it may be either.
+
 The last column is the situation in which a test has seen each query of the panel return data, from a real Prometheus:
 
 """

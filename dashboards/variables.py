@@ -14,32 +14,36 @@ from dashboards.promql import ENGINE, INSTANCE, JOB
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 """Of every panel and variable: which Prometheus is asked is chosen at the top of the board."""
 
-LABEL_VALUES: Final = 1
-"""The type of a query `label_values(series, label)`, as Grafana's data source numbers it. Without one, its editor opens empty."""
+TYPES: Final = {"label_values": 1, "query_result": 3}
+"""The type of a query `label_values(series, label)` or `query_result(expression)`, as Grafana's data source numbers it. Without
+one, its editor opens empty."""
 _REF_ID: Final = "PrometheusVariableQueryEditor-VariableQuery"
 """As that editor has it."""
 
-_ANY: Final = '__name__=~"aie_.+"'
-"""Of an agent, or of an engine that is scraped directly where no agent is."""
 _KNOWN: Final = '__name__=~"aie_agent_info|aie_engine_info|aie_engine_requests_running"'
+"""Of an agent, or of an engine that is scraped directly where no agent is."""
 _KNOWN_ENGINES: Final = '__name__=~"aie_engine_up|aie_engine_info|aie_engine_requests_running"'
 """Engines that were seen as a process, and those of which only a page is known."""
+_TOLD: Final = f"group by (job) (last_over_time({{{_KNOWN}}}[$__range]))"
+_SILENT: Final = "group by (job) (up and on (job) last_over_time(aie_agent_info[30d]))"
+"""A job whose agents died before the time shown, and that Prometheus still asks: left out of All, nobody would be told of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`query` is Prometheus' label_values. `all_value` is the regular expression of All: without one Grafana lists each value,
-    which is right where other jobs have the same labels."""
+    """`query` is label_values of Grafana's data source, or query_result, of whose lines `regex` takes the values. `all_value` is
+    the regular expression of All: without one Grafana lists each value, which is right where other jobs have the same labels."""
 
     name: str
     label: str
     query: str
     all_value: str | None
     multi: bool = True
+    regex: str = ""
 
 
 _ROWS: Final = (
-    Variable("job", "Job", f"label_values({{{_ANY}}}, job)", None),
+    Variable("job", "Job", f"query_result({_TOLD} or {_SILENT})", None, regex='/job="([^"]*)"/'),
     Variable("instance", "Instance", f"label_values({{{_KNOWN}, {JOB}}}, instance)", ".+"),
     Variable("engine", "Engine", f"label_values({{{_KNOWN_ENGINES}, {INSTANCE}}}, engine)", ".*"),
     Variable("model", "Model", f"label_values({{{_KNOWN_ENGINES}, {ENGINE}}}, model)", ".*"),
@@ -60,7 +64,7 @@ def query_variable(row: Variable) -> builders.QueryVariable:
         builders.QueryVariable(row.name.removeprefix("one_"))
         .label(row.label)
         .datasource(DATASOURCE)
-        .query({"qryType": LABEL_VALUES, "query": row.query, "refId": _REF_ID})
+        .query({"qryType": TYPES[row.query.partition("(")[0]], "query": row.query, "refId": _REF_ID})
         .definition(row.query)
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.NATURAL_ASC)
@@ -69,6 +73,8 @@ def query_variable(row: Variable) -> builders.QueryVariable:
     )
     if row.all_value is not None:
         made = made.all_value(row.all_value)
+    if row.regex:
+        made = made.regex(row.regex)
     if row.multi:
         made = made.current(models.VariableOption(selected=True, text="All", value="$__all"))
     return made

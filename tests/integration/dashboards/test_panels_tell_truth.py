@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from dashboards.boards import BOARDS
+from dashboards.variables import VARIABLES
 from tests.fakes.board_files import CHOSEN, concrete
 from tests.integration.dashboards.joining_cases import JOINING_CASES
 from tests.integration.dashboards.truth_cases import CASES, Case
@@ -35,11 +37,26 @@ def _samples(case: Case) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", [*CASES, *JOINING_CASES], ids=lambda case: f"{case.board}: {case.name}")
 def test_panels_tell_the_truth(case: Case, promtool: str, tmp_path: Path) -> None:
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
-        "promql_expr_test": [{"expr": _expression(case), "eval_time": case.at, "exp_samples": _samples(case)}],
+    _hold(promtool, case.series, {"expr": _expression(case), "eval_time": case.at, "exp_samples": _samples(case)}, tmp_path)
+
+
+def test_a_job_can_be_chosen_when_its_agents_are_long_dead(promtool: str, tmp_path: Path) -> None:
+    """Two hours before the hour that is shown; and none that Prometheus asks no more, or that never had anything of ours."""
+    series = {
+        **{f'up{{job="{job}", instance="h"}}': "0x200" for job in ("dead", "others")},
+        **{f'aie_agent_info{{job="{job}", instance="h"}}': "1x9 stale" for job in ("dead", "removed")},
+        'aie_agent_info{job="lives", instance="h"}': "1x200",
+        'aie_engine_requests_running{job="an engine", instance="h", engine="e"}': "_x150 0x9 stale",
     }
+    expr = concrete(VARIABLES["job"].query, _AT).removeprefix("query_result(").removesuffix(")")
+    told = [{"labels": f'{{job="{job}"}}', "value": 1} for job in ("an engine", "dead", "lives")]
+    _hold(promtool, series, {"expr": expr, "eval_time": "190m", "exp_samples": told}, tmp_path)
+
+
+def _hold(promtool: str, series: Mapping[str, str], asked: dict[str, Any], tmp_path: Path) -> None:
+    """One sample a minute, and what is said of them."""
+    written = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": "1m", "input_series": written, "promql_expr_test": [asked]}
     path = tmp_path / "case.json"
     path.write_text(json.dumps({"evaluation_interval": "1m", "tests": [test]}))
     done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False)

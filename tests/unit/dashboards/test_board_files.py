@@ -36,8 +36,9 @@ _KEPT: Final = re.compile(r"by \(([^)]*)\)")
 """What the outermost aggregation keeps: in each of our forms it stands first."""
 
 _LABEL_VALUES: Final = re.compile(r"label_values\((?:(.+),\s*)?([a-zA-Z_$][a-zA-Z0-9_]*)\)\s*")
-"""By which Grafana's data source tells the series and the label of a query of that type, of which 1 is the number: its
-packages/grafana-prometheus/src/types.ts (PromVariableQueryType) and migrations/variableMigration.ts."""
+_QUERY_RESULT: Final = re.compile(r"query_result\((.+)\)\s*")
+"""By which Grafana's data source tells the series and the label, or the expression, of queries of these types, of which 1 and 3 are
+the numbers: its packages/grafana-prometheus/src/types.ts (PromVariableQueryType) and migrations/variableMigration.ts."""
 
 FILES: Final = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
 TABLES: Final = pytest.mark.parametrize("table", BOARDS, ids=lambda table: table.name)
@@ -212,10 +213,14 @@ def test_variables_are_as_grafanas_editor_writes_them(path: Path) -> None:
     for variable in board(path)["templating"]["list"][1:]:
         query = variable["query"]
         assert query.keys() == {"qryType", "query", "refId"}
-        assert (query["qryType"], query["refId"]) == (1, "PrometheusVariableQueryEditor-VariableQuery")
+        assert query["refId"] == "PrometheusVariableQueryEditor-VariableQuery"
         assert variable["definition"] == query["query"]
         told = _LABEL_VALUES.fullmatch(query["query"])
-        assert told is not None
+        if told is None:
+            assert (query["qryType"], bool(_QUERY_RESULT.fullmatch(query["query"]))) == (3, True)
+            assert variable["regex"] == f'/{variable["name"]}="([^"]*)"/', "of each line the label's value"
+            continue
+        assert query["qryType"] == 1
         assert told[2] == variable["name"]
         assert re.fullmatch(r"\w*\{.+\}", told[1]), "a series, by its name or its labels"
 

@@ -222,7 +222,13 @@ def test_marks_on_pictures_are_asked_for_rightly(path: Any) -> None:
         assert complaints(concrete(annotation["expr"])) == []
 
 
-@pytest.mark.parametrize("row", VARIABLES.values(), ids=lambda row: row.name)
+def test_jobs_are_asked_for_by_promql() -> None:
+    found = nodes(concrete(VARIABLES["job"].query).removeprefix("query_result(").removesuffix(")"))
+    names = [matcher.value for node in found if isinstance(node, promql.VectorSelector) for matcher in node.matchers.matchers]
+    assert {name for each in (*names, "aie_agent_info") for name in each.split("|")} <= CATALOGUE.keys()
+
+
+@pytest.mark.parametrize("row", [row for row in VARIABLES.values() if not row.regex], ids=lambda row: row.name)
 def test_variables_ask_for_labels_that_are_there(row: Any) -> None:
     inner, _, label = concrete(row.query).removeprefix("label_values(").removesuffix(")").rpartition(", ")
     (selector,) = of_type(inner, promql.VectorSelector)
