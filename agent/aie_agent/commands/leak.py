@@ -15,6 +15,8 @@ from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.whole import WholeVerdict, as_words, judge
 
 _NO_FINDING = ("none", "not_enough_data")
+_SCALES = (1e-3, 1e6)
+"""Beyond, a day is years, or less than a tenth of a second."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("file", type=Path, metavar="FILE", help=f"columns: {', '.join(COLUMNS)}; the first two are needed")
     parser.add_argument("--capacity", type=_positive, metavar="BYTES", help="what the memory is full at, for the time to full")
     parser.add_argument(
-        "--time-scale", type=_positive, default=1.0, metavar="N", help="divides every window, for recordings whose time runs faster"
+        "--time-scale", type=_scale, default=1.0, metavar="N", help="divides every window, for recordings whose time runs faster"
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
@@ -38,13 +40,20 @@ def _positive(text: str) -> float:
     return number
 
 
+def _scale(text: str) -> float:
+    number = _positive(text)
+    if not _SCALES[0] <= number <= _SCALES[1]:
+        raise argparse.ArgumentTypeError(f"expected {_SCALES[0]:g} to {_SCALES[1]:g}")
+    return number
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Prints the verdict. Returns 0 where nothing is wrong or too little is known, 1 with a finding, 2 for a file that is no
     recording."""
     seen = Seen()
     settings = LeakSettings().scaled(arguments.time_scale)
     try:
-        verdict = judge(read(arguments.file, seen), seen, settings, arguments.capacity)
+        verdict = judge(read(arguments.file, seen, settings.sample_s), seen, settings, arguments.capacity)
     except RecordingError as error:
         print(f"aie-agent: {error}", file=sys.stderr)
         return 2

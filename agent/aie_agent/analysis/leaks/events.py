@@ -12,8 +12,16 @@ from typing import Final
 _ALONE: Final = frozenset(
     {"restart", "restarted", "restarting", "reload", "reloaded", "reshard", "resharded", "resharding", "warmup"}
     | {"deploy", "deployed", "deployment", "redeploy", "redeployed", "rollout"}
+    | {"oomkilled", "crashed", "crashloopbackoff", "exited", "respawn", "respawned", "respawning"}
 )
-_PAIRS: Final = (frozenset({"warm", "up"}), frozenset({"re", "shard"}))
+_PAIRS: Final = (
+    frozenset({"warm", "up"}),
+    frozenset({"re", "shard"}),
+    frozenset({"oom", "kill"}),
+    frozenset({"oom", "killed"}),
+)
+_ENDS_MAYBE: Final = frozenset({"oom", "liveness", "kill", "killed", "killing", "sigkill", "crash", "segfault"})
+"""What a process may survive: a request that found no memory, a probe that was late once."""
 _ADAPTERS: Final = frozenset({"lora", "loras", "adapter", "adapters"})
 _OF: Final = _ADAPTERS | frozenset(
     {"engine", "server", "service", "process", "worker", "workers", "pod", "container", "replica", "model", "models", "weights"}
@@ -24,7 +32,14 @@ _DONE: Final = frozenset(
 )
 _GRAPHS: Final = frozenset({"graph", "graphs", "cudagraph", "cudagraphs"})
 _CAPTURED: Final = frozenset({"capture", "captured", "capturing", "captures"})
-_PROBE: Final = frozenset({"gc", "collect", "empty", "trim", "malloc", "probe"})
+_PROBES: Final = (
+    frozenset({"gc", "collect"}),
+    frozenset({"empty", "cache"}),
+    frozenset({"malloc", "trim"}),
+    frozenset({"memory", "probe"}),
+)
+_PROBES_ALONE: Final = frozenset({"gc", "trim"})
+"""Only where the event says nothing else: a `gc pause` or an `empty batch` asks for nothing."""
 _TESTS: Final = frozenset({"test", "tests", "testing", "benchmark", "bench", "balancer", "average"})
 """A load test of a model, or the load average of a server, loads nothing."""
 
@@ -39,6 +54,12 @@ def restarts_warm_up(event: str) -> bool:
     return not words.isdisjoint(_OF) and not words.isdisjoint(_DONE) and words.isdisjoint(_TESTS)
 
 
+def may_end_a_life(event: str) -> bool:
+    """Whether memory that falls with such an event is another process's: it was killed, or about to be."""
+    words = _words(event)
+    return not words.isdisjoint(_ENDS_MAYBE) or {"out", "memory"} <= words
+
+
 def comes_on_top(event: str) -> bool:
     """Whether what begins a warm-up anew leaves all that was there: adapters and graphs are added, a model or a process is new."""
     words = _words(event)
@@ -49,7 +70,8 @@ def comes_on_top(event: str) -> bool:
 
 def gives_back(event: str) -> bool:
     """Whether such an event makes an engine give back what it only retains: gc.collect, empty_cache, malloc_trim."""
-    return not _words(event).isdisjoint(_PROBE)
+    words = _words(event)
+    return any(pair <= words for pair in _PROBES) or (len(words) == 1 and words <= _PROBES_ALONE)
 
 
 def _words(event: str) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 
-from aie_agent.analysis.leaks.events import comes_on_top, restarts_warm_up
+from aie_agent.analysis.leaks.events import comes_on_top, may_end_a_life, restarts_warm_up
 from aie_agent.analysis.leaks.lines import ACCOUNTING, CACHES, LINES, CacheUse, Sample
 from aie_agent.analysis.leaks.lives import Repeats
 from aie_agent.analysis.leaks.new_life import NewLife
@@ -48,9 +48,11 @@ class Followed:
             self.fresh = self.fresh or deepcopy(watch)
             if not comes_on_top(sample.event):
                 self._new_life.named(sample.time_s)
+        elif sample.event and may_end_a_life(sample.event):
+            self._new_life.named(sample.time_s)
         if self._new_life.began(sample.time_s, sample.physical_bytes, is_warm=watch.warm_s is not None):
             self._begin_through()
-            for each in (watch, self.caches):
+            for each in filter(None, (watch, self.caches, self.fresh)):
                 each.restart()
         if self.through is not None:
             self.through.add(plain)

@@ -133,6 +133,11 @@ class Line:
         return self._by.of_cache * self._bins[0].low.cache_bytes, self._by.of_cache * self._bins[-1].low.cache_bytes
 
     @property
+    def bins(self) -> Sequence[Bin]:
+        """The half hours that are remembered, the newest last."""
+        return self._bins
+
+    @property
     def adjust(self) -> Adjust:
         """What is taken off its sizes."""
         return self._by

@@ -27,6 +27,8 @@ SAME_SLOPE: Final = 1.5
 _LARGE: Final = 1 / 3
 """Of what it has at first: a life that rises by more may well be a leak's. Where it rises by less, a cleared cache is likelier."""
 
+_BURSTS: Final = 3
+
 
 class Lives(NamedTuple):
     """Rises that repeat: how often, since when, how fast (bytes a second), from which level, by how much each, as medians; whether
@@ -43,6 +45,14 @@ class Lives(NamedTuple):
     def is_large(self) -> bool:
         """Whether each rises by so much that a leak cannot be ruled out."""
         return self.risen_bytes >= _LARGE * self.first_bytes
+
+
+class Bursts(NamedTuple):
+    """Rises of hours that fell back at once: how many, from which level to which, as medians."""
+
+    times: int
+    first_bytes: float
+    last_bytes: float
 
 
 class _Life(NamedTuple):
@@ -75,6 +85,30 @@ class Repeats:
             self._bins = [*self._bins[1 - _MOST :], _bin(number, low)]
         elif low.size_bytes < self._bins[-1].low.size_bytes:
             self._bins[-1] = _bin(number, low)
+
+    @property
+    def bins(self) -> Sequence[Bin]:
+        """The floors of half hours, two weeks of them at most, whatever happened between them."""
+        return self._bins
+
+    def begin_s(self, number: int) -> float:
+        """When a bin begins."""
+        return (self._origin_s or 0.0) + number * self._settings.bin_s
+
+    def bursts(self, by: Adjust) -> Bursts | None:
+        """Rises that doubled what there was within eight hours and fell back at once, three times at least; None for fewer."""
+        lows: list[float] = []
+        highs: list[float] = []
+        life: list[float] = []
+        for each in self._bins:
+            level = each.low.adjusted(by)
+            least, highest = min(life, default=level), max(life, default=level)
+            if highest > 2 * least > 0 and highest - level > _FALLS * (highest - least):
+                lows.append(least)
+                highs.append(highest)
+                life = []
+            life = [*life, level][-_LEAST:]
+        return Bursts(len(lows), median(lows), median(highs)) if len(lows) >= _BURSTS else None
 
     @property
     def risen(self) -> tuple[float, float] | None:

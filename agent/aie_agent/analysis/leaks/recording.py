@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.plausible import Plausible
 
 REQUIRED: Final = ("time_s", "physical_bytes")
 OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "evictable_bytes", "event")
@@ -45,11 +46,12 @@ class Seen:
         return 0.0 if self.first_s is None or self.last_s is None else self.last_s - self.first_s
 
 
-def read(path: Path, seen: Seen) -> Iterator[Sample]:
-    """The rows of a file, times ascending: where the clock was set back, they count on. Raises RecordingError."""
+def read(path: Path, seen: Seen, sample_s: float = 10.0) -> Iterator[Sample]:
+    """The rows of a file, times ascending: where the clock was set back, they count on. Raises RecordingError, at the end for what
+    all rows say together. Of rows within `sample_s` only one is used."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _rows(file, path.name, seen)
+            yield from _rows(file, path.name, seen, Plausible(sample_s))
     except OSError as error:
         raise RecordingError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -58,7 +60,7 @@ def read(path: Path, seen: Seen) -> Iterator[Sample]:
         raise RecordingError(f"{path}: not CSV: {error}") from error
 
 
-def _rows(file: TextIO, name: str, seen: Seen) -> Iterator[Sample]:
+def _rows(file: TextIO, name: str, seen: Seen, plausible: Plausible) -> Iterator[Sample]:
     reader = csv.reader(file)
     header = next(reader, None)
     if header is None:
@@ -73,6 +75,7 @@ def _rows(file: TextIO, name: str, seen: Seen) -> Iterator[Sample]:
             sample = make(row)
         except ValueError as error:
             raise RecordingError(f"{name}: line {reader.line_num}: {error}") from error
+        plausible.add(sample)
         time_s = sample.time_s + offset_s
         if time_s < before_s:
             seen.back_steps += 1
@@ -88,6 +91,9 @@ def _rows(file: TextIO, name: str, seen: Seen) -> Iterator[Sample]:
         seen.first_s = time_s if seen.first_s is None else seen.first_s
         seen.rows += 1
         yield sample if offset_s == 0 else sample._replace(time_s=time_s)
+    refused = plausible.refused()
+    if refused is not None:
+        raise RecordingError(f"{name}: {refused}")
 
 
 def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sample]:
@@ -137,7 +143,7 @@ def _time(cell: str) -> float:
         time_s = float(cell)
     except ValueError:
         raise ValueError(f"time_s: expected seconds, got {cell!r}") from None
-    if not math.isfinite(time_s):
+    if not math.isfinite(time_s) or "_" in cell:
         raise ValueError(f"time_s: expected seconds, got {cell!r}")
     if abs(time_s) > _MILLISECONDS:
         raise ValueError(f"time_s: {cell} is no number of seconds; milliseconds?")
@@ -152,6 +158,8 @@ def _number(cell: str, column: str) -> float | None:
         if not cell.strip():
             return None
         raise ValueError(f"{column}: expected a number, got {cell!r}") from None
+    if "_" in cell:
+        raise ValueError(f"{column}: expected a number, got {cell!r}")
     if 0 <= value <= _LARGEST:
         return value
     if value != value:

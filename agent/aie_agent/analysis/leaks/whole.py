@@ -9,10 +9,11 @@ from aie_agent.analysis.leaks.block_floors import NO_ADJUST
 from aie_agent.analysis.leaks.followed import Followed
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.lines import ACCOUNTING, CACHES, IN_WORDS, LINES, LeakClass, LineSpec, Sample
-from aie_agent.analysis.leaks.lives import Lives
+from aie_agent.analysis.leaks.lives import Bursts, Lives
+from aie_agent.analysis.leaks.over_days import DayRise, days_of, has_paused, is_filled, rises_by_days
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.sentences import MOST_OF_SUSPICION, confidence, in_hours, rate, rule, size
-from aie_agent.analysis.leaks.settings import FAST_CELLS, LeakSettings, Level
+from aie_agent.analysis.leaks.settings import FAST_CELLS, TIERS, LeakSettings, Level
 from aie_agent.analysis.leaks.standing import Standing, level_with
 from aie_agent.analysis.leaks.watch import Found, Watch
 
@@ -21,8 +22,8 @@ Verdict = Literal["none", "suspect", "leak", "fragmentation", "retention", "acco
 _BY_CLASS: Final[dict[LeakClass, Verdict]] = {"fragmentation": "fragmentation", "kv_accounting": "accounting"}
 _ENDS: Final = {
     "restarted": "the engine restarted then",
-    "returned": "then all the memory was given back: a flush or a collection, or a restart that no row tells of",
-    "probed": "then it was asked for, and the memory was given back: it was retained, not lost",
+    "returned": "then 70 % of it or more was given back: a flush or a collection, or a restart that no row tells of",
+    "probed": "then it was asked for, and half of it or more was given back: that was retained, not lost",
     "stopped": "then it rose no more: a cache or pool that filled",
 }
 
@@ -44,6 +45,21 @@ _KEPT: Final = (
     "what the cache holds while no request runs rises: blocks that are lost, or a prefix cache that keeps them; a column"
     " evictable_bytes, what of it no request holds, would tell"
 )
+
+_PAUSED: Final = (
+    "it has stood still for the last half day: a cache that has filled does so, and a leak that nobody asks anything of"
+)
+_BY_DAYS: Final = (
+    "hour by hour it does not rise steadily: a leak beneath a day's traffic, in steps of half a day or more, or of which a part is"
+    " given back looks so; traffic or data that grow from day to day do, too: a column load would tell"
+)
+_CRASHES: Final = "a leak whose process crashes, or a cache that is cleared; a column event (restart, flush) would tell"
+_REMAINS: Final = "what is not given back adds up from day to day"
+_FILLED: Final = (
+    "the last life came to where an earlier one ended, and has stood there for a day: a cache or pool that fills, and no leak"
+)
+_NO_ENGINE_BYTES: Final = 64e6
+"""Less than any engine holds, and what one of tens of GB holds in KiB."""
 
 
 class WholeVerdict(NamedTuple):
@@ -67,6 +83,9 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     lives = followed.repeats.told(NO_ADJUST if whole is None else whole.adjust)
     notes = (*([_KEPT] if _is_kept(followed) else []), *_notes(followed, seen, settings))
     chosen = _decided(followed, settings, capacity_bytes)
+    by_days = rises_by_days(followed.repeats.bins, NO_ADJUST if whole is None else whole.adjust, settings)
+    if by_days is not None and (chosen is None or chosen.verdict == "retention"):
+        return _of_days(by_days, chosen, followed, settings, notes)
     if chosen is None:
         return _of_nothing(followed, lives, settings, notes)
     verdict, found, watch, said = chosen
@@ -101,8 +120,43 @@ def _decided(followed: Followed, settings: LeakSettings, capacity_bytes: float |
 def _chosen(watch: Watch, followed: Followed, settings: LeakSettings, capacity_bytes: float | None) -> _Chosen | None:
     everything = [*watch.found(), *watch.past]
     told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
-    best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in told])
-    return None if best is None else _Chosen(*best, watch)
+    standing = [each for each in told if each.how != "restarted" or not _is_filled(each, watch, settings)]
+    best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in standing])
+    if best is None:
+        return None
+    if best[0] == "leak" and _has_paused(best[1], watch, settings):
+        return _Chosen("suspect", best[1], watch, (_PAUSED,))
+    return _Chosen(*best, watch)
+
+
+def _is_filled(found: Found, watch: Watch, settings: LeakSettings) -> bool:
+    """Whether the life that runs has come to where an earlier one was restarted, and stands there: both filled a cache."""
+    line = watch.lines.get(found.line.name)
+    return line is not None and is_filled(line.bins, line.adjust, found.standing, settings)
+
+
+def _has_paused(found: Found, watch: Watch, settings: LeakSettings) -> bool:
+    """Whether what rose for a day stands still for half a day, and no load tells that nothing was asked of it."""
+    line = watch.lines.get(found.line.name)
+    if line is None or found.how or found.standing.tier != TIERS[0].name or found.standing.load > 0:
+        return False
+    return has_paused(line.bins, line.adjust, found.standing, settings)
+
+
+def _of_days(
+    rise: DayRise, chosen: _Chosen | None, followed: Followed, settings: LeakSettings, notes: Sequence[str]
+) -> WholeVerdict:
+    """Where no block of hours rises as a leak does, and the least memory of each day does."""
+    limit = rate(settings.limit_bytes_per_s)
+    grown = f"from {size(rise.first_bytes)} on the first day to {size(rise.last_bytes)} on the last"
+    evidence = [
+        f"physical memory: the least of each of the last {rise.days} days rose {grown}, by {rate(rise.slope)} (limit {limit})",
+        _BY_DAYS,
+    ]
+    if chosen is not None:
+        evidence += [*_evidence(chosen.found, chosen.watch, settings), _REMAINS]
+    since_s = followed.repeats.begin_s(rise.begin_bin)
+    return WholeVerdict("suspect", "unknown", rise.slope, since_s, MOST_OF_SUSPICION, None, (*evidence, *notes))
 
 
 def _is_kept(followed: Followed) -> bool:
@@ -127,11 +181,27 @@ def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings,
         evidence = (*_evidence(found, by, settings), said, *notes)
         return _verdict("suspect", found, MOST_OF_SUSPICION, evidence)
     evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(followed, settings), *_risen(followed), *notes)
-    if lives is not None and lives.restarted:
+    if lives is not None and lives.restarted and not _filled(followed, settings):
         return WholeVerdict("suspect", "unknown", lives.slope, lives.since_s, MOST_OF_SUSPICION, None, evidence)
     with_load = any(line.may_be_load for line in watch.lines.values())
-    is_known = _is_judged(followed) and not with_load and not (lives is not None and lives.is_large)
+    doubted = with_load or (lives is not None and lives.is_large) or _bursts(followed) is not None or _is_tiny(followed)
+    is_known = _is_judged(followed) and not doubted
     return WholeVerdict("none" if is_known else "not_enough_data", None, None, None, None, None, evidence)
+
+
+def _filled(followed: Followed, settings: LeakSettings) -> bool:
+    return any(each.how == "restarted" and _is_filled(each, followed.watch, settings) for each in followed.watch.past)
+
+
+def _bursts(followed: Followed) -> Bursts | None:
+    whole = followed.watch.lines.get("physical")
+    return followed.repeats.bursts(NO_ADJUST if whole is None else whole.adjust)
+
+
+def _is_tiny(followed: Followed) -> bool:
+    """Whether all of its memory is less than an engine has: bytes would say another thing."""
+    bins = followed.repeats.bins
+    return bool(bins) and max(each.low.size_bytes for each in bins) < _NO_ENGINE_BYTES
 
 
 def _beside(followed: Followed, settings: LeakSettings) -> tuple[Found, Watch, str] | None:
@@ -168,7 +238,7 @@ def _in_words(lives: Lives) -> str:
     told = f"physical memory rises in {each}, and {falls}"
     if lives.restarted:
         return f"{told}: a leak that is restarted before it is a day old looks so"
-    return f"{told}: a leak whose process crashes, or a cache that is cleared; a column event (restart, flush) would tell"
+    return f"{told}: {_CRASHES}"
 
 
 def _full(watch: Watch, found: Found, capacity_bytes: float | None) -> tuple[float, str] | None:
@@ -260,8 +330,23 @@ def _quiet(followed: Followed, settings: LeakSettings) -> Iterator[str]:
         if floors is not None and not line.may_be_load:
             yield f"{_spec(name).words}: no steady rise above {rate(settings.limit_bytes_per_s)}, last floor {size(floors[1])}"
             yield from _of_caches(line)
+    yield from _over_all(followed, settings)
     for each in watch.past:
         yield f"{each.line.words} rose by {rate(each.standing.slope.value)}; {_ENDS[each.how]}"
+
+
+def _over_all(followed: Followed, settings: LeakSettings) -> Iterator[str]:
+    """What the whole file says beside its blocks of hours."""
+    whole = followed.watch.lines.get("physical")
+    days = days_of(followed.repeats.bins, NO_ADJUST if whole is None else whole.adjust)
+    if len(days) > 1:
+        yield f"the least of its first whole day is {size(days[0][0])}, of its last one {size(days[-1][0])}"
+    bursts = _bursts(followed)
+    if bursts is not None:
+        levels = f"from {size(bursts.first_bytes)} to {size(bursts.last_bytes)}"
+        yield f"{bursts.times} times it rose {levels} within eight hours, and fell back at once: {_CRASHES}"
+    if _filled(followed, settings):
+        yield _FILLED
 
 
 def _beyond_load(line: Line) -> str:
@@ -279,6 +364,8 @@ def _notes(followed: Followed, seen: Seen, settings: LeakSettings) -> Iterator[s
     watch, restarts = followed.watch, followed.cut.restarts
     if restarts:
         yield f"{restarts} times the engine restarted or loaded something: its warm-up began anew each time"
+    if _is_tiny(followed):
+        yield f"all of it is less than {size(_NO_ENGINE_BYTES)}, which is no engine's: if it is in KiB or MB, nothing here is meant"
     if watch.gaps:
         yield f"{watch.gaps} physical sizes of less than half were passed over: memory was back after each"
     if seen.missing:

@@ -1,0 +1,183 @@
+"""Verdicts about whole files: what blocks of hours do not see, what the end of a file disproves, and how lives end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pytest
+
+from aie_agent.analysis.leaks.events import gives_back, may_end_a_life, restarts_warm_up
+from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.recording import Seen
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.whole import WholeVerdict, judge
+from tests.fakes.leak_patterns import Array
+
+_MB: Final = 1e6
+Shape = Callable[[Array], Array]
+
+
+def _traffic(hours: Array, phase: float = 0.0) -> Array:
+    """Requests in flight: 10 at night, 70 by day."""
+    return np.asarray(40 - 30 * np.cos(2 * np.pi * (hours / 24 + phase)))
+
+
+def _judged(
+    days: float, shape: Shape, load: Shape | None = None, events: dict[float, str] | None = None, seed: int = 0, step_s: int = 600
+) -> WholeVerdict:
+    """A file of 12 GB and a shape in MB over hours, under noise of 30 MB."""
+    random = np.random.default_rng(seed)
+    hours = np.arange(days * 86_400 / step_s) * step_s / 3600
+    sizes = (12_000 + shape(hours) + random.normal(0, 30, len(hours))) * _MB
+    loads = [None] * len(hours) if load is None else load(hours).tolist()
+    named = {int(hour * 3600 / step_s): event for hour, event in (events or {}).items()}
+    rows = zip(hours.tolist(), sizes.tolist(), loads, strict=True)
+    samples = (Sample(h * 3600, size, load=at, event=named.get(i, "")) for i, (h, size, at) in enumerate(rows))
+    return judge(samples, Seen(), LeakSettings())
+
+
+def _poisson(hours: Array) -> Array:
+    at = np.cumsum(np.random.default_rng(2).exponential(12, 200))
+    return np.asarray(2000.0 * np.searchsorted(at, hours))
+
+
+_SLOW: Final[dict[str, tuple[float, Shape]]] = {
+    "traffic, 100 MB/h": (14, lambda t: 100 * t + 50 * _traffic(t)),
+    "traffic, 60 MB/h beneath 6 GB": (7, lambda t: 60 * t + 100 * _traffic(t, 0.3)),
+    "2 GB a day": (10, lambda t: 2000 * np.floor(t / 24)),
+    "1.5 GB in 14 h": (10, lambda t: 1500 * np.floor((t + 3) / 14)),
+    "1.5 GB in 20 h": (10, lambda t: 1500 * np.floor((t + 7) / 20)),
+    "steps at random": (7, _poisson),
+}
+
+
+@pytest.mark.parametrize("name", _SLOW)
+def test_what_rises_from_day_to_day_is_suspect(name: str) -> None:
+    days, shape = _SLOW[name]
+    verdict = _judged(days, shape)
+    assert (verdict.verdict, verdict.leak_class, verdict.confidence) == ("suspect", "unknown", 0.5)
+    hours = np.arange(days * 24)
+    slope = np.polyfit(hours, shape(hours), 1)[0]
+    assert verdict.rate_bytes_per_s is not None
+    assert verdict.rate_bytes_per_s * 3600 / _MB == pytest.approx(slope, rel=0.2)
+    assert "on the first day to" in verdict.evidence[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_load_that_is_counted_at_moments_hides_no_leak(seed: int) -> None:
+    random = np.random.default_rng(seed)
+
+    def load(hours: Array) -> Array:
+        return np.maximum(0, np.round(_traffic(hours, seed / 8) + random.normal(0, 6, len(hours))))
+
+    verdict = _judged(7, lambda t: 100 * t + 50 * _traffic(t, seed / 8), load, step_s=300)
+    assert verdict.verdict == "suspect"
+
+
+def _grown(hours: Array, phase: float, a_day: float) -> Array:
+    return np.asarray(_traffic(hours, phase) * (1 + a_day * hours / 24))
+
+
+def _steps(hours: Array, phase: float) -> Array:
+    at = np.sort(np.random.default_rng(int(phase * 8)).uniform(0, 240, 3))
+    return np.asarray(2000.0 * np.searchsorted(at, hours))
+
+
+_NORMAL: Final[dict[str, Callable[[Array, float], Array]]] = {
+    "traffic": lambda t, p: 50 * _traffic(t, p),
+    "weekend": lambda t, p: 200 * _traffic(t, p) * np.where((t / 24 + 7 * p) % 7 < 5, 1.0, 0.3),
+    "weekly wave": lambda t, p: 2000 * np.sin(2 * np.pi * (t / 168 + p)) + 50 * _traffic(t),
+    "flushed each day": lambda t, p: 3000 * np.mod(t / 24 + p, 1),
+    "a cache fills for 60 h": lambda t, p: 12_000 * np.minimum(t / 60, 1) + 50 * _traffic(t, p),
+    "a cache fills for 100 h": lambda t, p: 12_000 * np.minimum(t / 100, 1) + 50 * _traffic(t, p),
+    "slower and slower, tau 20 h": lambda t, p: 10_000 * (1 - np.exp(-t / 20)) + 50 * _traffic(t, p),
+    "slower and slower, tau 50 h": lambda t, p: 10_000 * (1 - np.exp(-t / 50)) + 50 * _traffic(t, p),
+    "three steps of 2 GB": _steps,
+    "traffic grows by a tenth a day, not told": lambda t, p: 50 * _grown(t, p, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", _NORMAL)
+@pytest.mark.parametrize("phase", [0.1, 0.6])
+def test_what_is_normal_over_ten_days_is_nothing(name: str, phase: float) -> None:
+    """Null: each of 400 such runs of 5 to 14 days was judged as without the days; docs/leaks.md has the rates."""
+    verdict = _judged(10, lambda t: _NORMAL[name](t, phase), seed=int(8 * phase))
+    assert (verdict.verdict, verdict.rate_bytes_per_s) == ("none", None)
+
+
+@pytest.mark.parametrize("a_day", [0.05, 0.3])
+def test_traffic_that_grows_and_is_told_is_nothing(a_day: float) -> None:
+    def load(hours: Array) -> Array:
+        noise = np.random.default_rng(0).normal(0, 6, len(hours))
+        return np.maximum(0, np.round(_grown(hours, 0.2, a_day) + noise))
+
+    verdict = _judged(10, lambda t: 100 * _grown(t, 0.2, a_day), load)
+    assert verdict.verdict in ("none", "not_enough_data")
+
+
+def _restarted(hours: Array, at_h: float) -> Array:
+    return np.where(hours < at_h, hours, hours - at_h)
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["OOMKilled", "worker respawned", "Main process exited, code=killed", "Liveness probe failed: HTTP 503", "out of memory"],
+)
+def test_a_leak_that_ends_with_its_process_was_one(event: str) -> None:
+    verdict = _judged(2.2, lambda t: 168 * _restarted(t, 40), events={40.0: event}, step_s=120)
+    assert verdict.verdict == "leak"
+    assert "the engine restarted then" in verdict.evidence
+
+
+def test_events_that_ask_for_memory() -> None:
+    asked = ("gc_collect", "gc.collect()", "empty_cache", "torch.cuda.empty_cache", "malloc_trim", "memory_probe", "gc")
+    assert [event for event in asked if not gives_back(event)] == []
+    others = ("Liveness probe failed: HTTP 503", "queue empty", "empty batch", "gc pause 300 ms", "collect metrics", "trim logs")
+    assert [event for event in others if gives_back(event)] == []
+    assert may_end_a_life("CUDA out of memory")
+    assert not restarts_warm_up("CUDA out of memory"), "an engine may survive it"
+    assert not may_end_a_life("memory at 80 %")
+
+
+def test_an_oom_that_is_survived_makes_no_leak_less() -> None:
+    verdict = _judged(3, lambda t: 168 * t, events={float(hour): "CUDA OOM" for hour in range(2, 70, 7)})
+    assert verdict.verdict == "leak"
+
+
+@pytest.mark.parametrize("untold", [False, True])
+def test_a_cache_that_fills_again_and_stops_is_no_leak(untold: bool) -> None:
+    def shape(hours: Array) -> Array:
+        dip = 10_000 * ((hours >= 28) & (hours < 28.2)) if untold else 0
+        return np.asarray(300 * np.where(hours < 28, hours, np.minimum(hours - 28, 36)) - dip)
+
+    verdict = _judged(6, shape, events={} if untold else {28.0: "deploy"}, step_s=120)
+    assert verdict.verdict == "none"
+    assert any("a cache or pool that fills" in sentence for sentence in verdict.evidence)
+
+
+def test_a_leak_that_a_restart_cured_stays_one() -> None:
+    """The last life stands still, and far below where the one before it was."""
+    verdict = _judged(5, lambda t: np.where(t < 40, 168 * t, 500.0), events={40.0: "deploy"}, step_s=300)
+    assert verdict.verdict == "leak"
+
+
+def test_what_stands_still_at_the_end_is_suspect() -> None:
+    verdict = _judged(1.75, lambda t: 300 * np.minimum(t, 29), step_s=120)
+    assert (verdict.verdict, verdict.confidence) == ("suspect", 0.5)
+    assert any("stood still for the last half day" in sentence for sentence in verdict.evidence)
+
+
+def test_what_is_not_given_back_is_said() -> None:
+    verdict = _judged(10, lambda t: 168 * t - 0.8 * 168 * np.floor(t / 24) * 24, step_s=300)
+    assert verdict.verdict == "suspect"
+    assert "what is not given back adds up from day to day" in verdict.evidence
+    assert not any("all the memory was given back" in sentence for sentence in verdict.evidence)
+
+
+def test_crashes_within_hours_are_not_called_nothing() -> None:
+    verdict = _judged(4, lambda t: 6000 * np.mod(t, 4), step_s=120)
+    assert verdict.verdict == "not_enough_data"
+    assert any("times it rose from 12" in sentence for sentence in verdict.evidence)
+    assert _judged(4, lambda t: 2000 * np.mod(t / 6, 1), step_s=120).verdict == "none", "a sawtooth of an allocator"

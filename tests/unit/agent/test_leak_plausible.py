@@ -1,0 +1,105 @@
+"""Files whose numbers cannot be what their columns say: refused, or told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+from aie_agent import cli
+from aie_agent.analysis.leaks.recording import RecordingError, Seen, read
+
+_GB: Final = 1e9
+_PARTS: Final = "time_s,physical_bytes,allocated_bytes,reserved_bytes"
+_TIMES: Final = np.arange(0, 30 * 3600, 120.0)
+_LEAK: Final = 12 * _GB + 168e6 / 3600 * _TIMES
+
+Rows = Sequence[Sequence[float]]
+
+
+def _file(folder: Path, rows: Rows, header: str = "time_s,physical_bytes") -> Path:
+    path = folder / "memory.csv"
+    path.write_text("\n".join([header, *(",".join(map(repr, map(float, row))) for row in rows)]) + "\n")
+    return path
+
+
+def _refused(folder: Path, rows: Rows, header: str = "time_s,physical_bytes") -> str:
+    with pytest.raises(RecordingError) as error:
+        list(read(_file(folder, rows, header), Seen()))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("unit", [1e6, 1e9])
+def test_no_bytes(tmp_path: Path, unit: float) -> None:
+    assert "physical_bytes: never above" in _refused(tmp_path, list(zip(_TIMES, _LEAK / unit, strict=True)))
+
+
+def test_kib_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["leak", str(_file(tmp_path, list(zip(_TIMES, _LEAK / 1024, strict=True))))]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("not enough data")
+    assert "less than 64 MB, which is no engine's" in out
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 1.0])
+@pytest.mark.parametrize("first", ["flat", "leak"])
+def test_two_processes(tmp_path: Path, apart_s: float, first: str) -> None:
+    flat = np.full(len(_TIMES), 9 * _GB)
+    one, other = (flat, _LEAK) if first == "flat" else (_LEAK, flat)
+    rows = [row for t, a, b in zip(_TIMES, one, other, strict=True) for row in ((t, a), (t + apart_s, b))]
+    assert "of several processes? one a file" in _refused(tmp_path, rows)
+
+
+def test_one_process_seen_often_is_one(tmp_path: Path) -> None:
+    """Null: a row a second, noise of 1 GB, readings of 0 and a model that loads."""
+    noise = np.random.default_rng(0).normal(0, _GB, 3600)
+    sizes = np.where(np.arange(3600) % 3 == 0, 0.0, np.minimum(np.arange(3600) / 60, 1) * 20 * _GB + 3 * _GB + np.abs(noise))
+    assert len(list(read(_file(tmp_path, list(zip(range(3600), sizes, strict=True))), Seen()))) == 3600
+
+
+def test_a_few_rows_of_equal_times_are_no_two_processes(tmp_path: Path) -> None:
+    rows = [(t - (120 if i in (5, 9) else 0), size) for i, (t, size) in enumerate(zip(_TIMES, _LEAK, strict=True))]
+    assert len(list(read(_file(tmp_path, rows), Seen()))) == len(rows)
+
+
+def test_parts_larger_than_wholes(tmp_path: Path) -> None:
+    rows = [(t, size + _GB, size, 8 * _GB) for t, size in zip(_TIMES, _LEAK, strict=True)]
+    told = _refused(tmp_path, rows, _PARTS)
+    assert "allocated_bytes is above reserved_bytes in 900 of 900 rows" in told
+    fine = [(t, size + _GB, 8 * _GB, size) for t, size in zip(_TIMES, _LEAK, strict=True)]
+    assert len(list(read(_file(tmp_path, fine, _PARTS), Seen()))) == 900
+
+
+def test_parts_in_another_unit(tmp_path: Path) -> None:
+    rows = [(t, size + _GB, size / 1e6, size) for t, size in zip(_TIMES, _LEAK, strict=True)]
+    assert "allocated_bytes: never above" in _refused(tmp_path, rows, _PARTS)
+    empty = [(t, size + _GB, 0.0, 0.0) for t, size in zip(_TIMES, _LEAK, strict=True)]
+    assert len(list(read(_file(tmp_path, empty, _PARTS), Seen()))) == 900, "an engine that uses no allocator"
+
+
+def test_digits_with_underscores_are_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "memory.csv"
+    path.write_text("time_s,physical_bytes\n0,12_000_000_000\n")
+    with pytest.raises(RecordingError, match="line 2: physical_bytes: expected a number"):
+        list(read(path, Seen()))
+    path.write_text("time_s,physical_bytes\n1_0,12000000000\n")
+    with pytest.raises(RecordingError, match="line 2: time_s: expected seconds"):
+        list(read(path, Seen()))
+
+
+@pytest.mark.parametrize("scale", ["1e308", "1e-300", "0", "nan"])
+def test_a_time_scale_of_no_use(tmp_path: Path, scale: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _file(tmp_path, list(zip(_TIMES, _LEAK, strict=True)))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["leak", str(path), "--time-scale", scale])
+    assert ended.value.code == 2
+    assert "argument --time-scale: expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scale", ["0.001", "1e6"])
+def test_the_ends_of_the_time_scale(tmp_path: Path, scale: str) -> None:
+    path = _file(tmp_path, list(zip(_TIMES, _LEAK, strict=True)))
+    assert cli.main(["leak", str(path), "--time-scale", scale]) in (0, 1)
