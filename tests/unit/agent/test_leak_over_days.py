@@ -157,6 +157,12 @@ def test_a_cache_that_fills_again_and_stops_is_no_leak(untold: bool) -> None:
     assert any("a cache or pool that fills" in sentence for sentence in verdict.evidence)
 
 
+def test_three_deploys_of_a_cache_that_fills_are_no_leak() -> None:
+    deploys = {28.0: "deploy", 56.0: "deploy", 84.0: "deploy"}
+    verdict = _judged(7, lambda t: 300 * np.where(t < 84, np.mod(t, 28), np.minimum(t - 84, 36)), events=deploys, step_s=300)
+    assert verdict.verdict == "none"
+
+
 def test_a_leak_that_a_restart_cured_stays_one() -> None:
     """The last life stands still, and far below where the one before it was."""
     verdict = _judged(5, lambda t: np.where(t < 40, 168 * t, 500.0), events={40.0: "deploy"}, step_s=300)

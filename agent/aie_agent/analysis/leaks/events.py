@@ -38,7 +38,7 @@ _PROBES: Final = (
     frozenset({"malloc", "trim"}),
     frozenset({"memory", "probe"}),
 )
-_PROBES_ALONE: Final = frozenset({"gc", "trim"})
+_PROBES_ALONE: Final = frozenset({"gc", "trim", "probe"})
 """Only where the event says nothing else: a `gc pause` or an `empty batch` asks for nothing."""
 _TESTS: Final = frozenset({"test", "tests", "testing", "benchmark", "bench", "balancer", "average"})
 """A load test of a model, or the load average of a server, loads nothing."""

@@ -181,7 +181,8 @@ def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings,
         evidence = (*_evidence(found, by, settings), said, *notes)
         return _verdict("suspect", found, MOST_OF_SUSPICION, evidence)
     evidence = (*(() if lives is None else (_in_words(lives),)), *_quiet(followed, settings), *_risen(followed), *notes)
-    if lives is not None and lives.restarted and not _filled(followed, settings):
+    lives = None if _filled(followed, settings) else lives
+    if lives is not None and lives.restarted:
         return WholeVerdict("suspect", "unknown", lives.slope, lives.since_s, MOST_OF_SUSPICION, None, evidence)
     with_load = any(line.may_be_load for line in watch.lines.values())
     doubted = with_load or (lives is not None and lives.is_large) or _bursts(followed) is not None or _is_tiny(followed)
