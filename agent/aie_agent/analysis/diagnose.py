@@ -42,7 +42,6 @@ class Diagnosis:
 
     def update(self, view: View, now_s: float) -> tuple[Finding, ...]:
         """What is wrong at `now_s`: the worst first, among equals the newest; what another explains comes last."""
-        view = replace(view, held_since_s=self._steady.since_s, once=Answers())
         self._changes.observe(view, now_s)
         for analyser in self._analysers:
             analyser.observe(view, now_s)
@@ -79,6 +78,7 @@ class Diagnosis:
         return msgspec.structs.replace(finding, changes=changes, runbook=page)
 
     def _found(self, view: View, now_s: float) -> list[Finding]:
+        view = replace(view, held_since_s=self._steady.since_s, once=Answers())
         of_engines = [found for engine in view.engines for cause in self._engine_causes if (found := cause(view, engine, now_s))]
         of_others = [finding for cause in self._subject_causes for finding in cause(view, now_s)]
         of_analysers = [finding for analyser in self._analysers for finding in analyser.findings(now_s)]

@@ -36,7 +36,6 @@ Others = Sequence[Live]
 _GIB: Final = float(1 << 30)
 # Boards round the limit that they are given.
 _LIMIT_SLACK: Final = 0.99
-_UNCORRECTED: Final = (("since", "volatile"), ("type", "uncorrected"))
 
 
 class _Look(NamedTuple):
@@ -76,7 +75,7 @@ def _remap_pending(look: _Look) -> str | None:
 
 
 def _ecc(look: _Look) -> str | None:
-    errors = _value(look.live, "aie_gpu_ecc_errors_total", _UNCORRECTED)
+    errors = _value(look.live, "aie_gpu_ecc_errors_total", since="volatile", type="uncorrected")
     return f"{errors:.0f} uncorrected ECC errors since the driver was loaded: reset the GPU" if errors else None
 
 
@@ -127,7 +126,7 @@ def _nvlink_inactive(look: _Look) -> str | None:
 
 
 def _links(live: Live, state: str) -> int | None:
-    value = _value(live, "aie_gpu_nvlink_links", (("state", state),))
+    value = _value(live, "aie_gpu_nvlink_links", state=state)
     return None if value is None else int(value)
 
 
@@ -199,6 +198,6 @@ def _recent(live: Live, metric: str, start_s: float) -> dict[float, float]:
     return {} if series is None else {time_s: value for time_s, value in series.ring.since(start_s) if time_s >= start_s}
 
 
-def _value(live: Live, metric: str, tags: Tags = ()) -> float | None:
-    series = live.get(metric, {}).get(tags)
+def _value(live: Live, metric: str, **labels: str) -> float | None:
+    series = live.get(metric, {}).get(tuple(sorted(labels.items())) if labels else ())
     return None if series is None else series.value

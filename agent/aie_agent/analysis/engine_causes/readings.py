@@ -5,7 +5,7 @@ A reading is None where nothing current says it: then a cause says nothing, rath
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -166,12 +166,7 @@ def share_of_looks(
 def highest(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float | None:
     """The highest value of a current level since `start_s`."""
     current = [series for series in view.store.scalars(metric, engine=engine) if series.valid_until_s >= now_s]
-    return max((value for series in current for value in _values(series, start_s)), default=None)
-
-
-def _values(series: Series, start_s: float) -> Iterable[float]:
-    """Those that it had since `start_s`; one for all where they are the same."""
-    return (series.value,) if series.steady_since_s <= start_s else (value for _, value in series.ring.since(start_s))
+    return max((value for series in current for _, value in series.ring.since(start_s)), default=None)
 
 
 def is_positive(value: float) -> bool:

@@ -72,18 +72,18 @@ class RepeatParser:
         if len(lines) != len(before) or max_samples != layout.max_samples:
             return None
         samples = layout.page.samples.copy()
-        changed = map(operator.ne, lines, before)
-        for number, head, line in compress(zip(layout.sample_of, layout.heads, lines, strict=True), changed):
+        sample_of, heads = layout.sample_of, layout.heads
+        for place in compress(range(len(lines)), map(operator.ne, lines, before)):
+            number, line, head = sample_of[place], lines[place], heads[place]
             if number == _NO_SAMPLE:
                 return None
             name, tags, _, _ = known = samples[number]
-            value = line.removeprefix(head)
             sample: PageSample | None
             try:
-                sample = PageSample(name, tags, float(value)) if len(value) < len(line) else None
+                sample = PageSample(name, tags, float(line[len(head) :])) if head and line.startswith(head) else None
             except ValueError:
                 sample = None
-            if sample is None or len(value) > _VALUE_CHARS:
+            if sample is None or len(line) > len(head) + _VALUE_CHARS:
                 sample = self._sample(line, known)
                 if sample is None:
                     return None
