@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
 from typing import Final, NamedTuple
 
 from aie_agent.samples import Tags
@@ -91,12 +90,6 @@ class Ring:
             index = (self._start + offset) % count
             yield self._times[index], self._values[index]
 
-    def known_at(self, times_s: Sequence[float]) -> list[float]:
-        """What was known at each of these ascending times: the first value that `since` gives of it. Nothing without any point."""
-        points = list(self.since(times_s[0]))
-        times = [time_s for time_s, _ in points]
-        return [points[max(bisect_right(times, time_s) - 1, 0)][1] for time_s in times_s] if points else []
-
     def _rank(self, time_s: float) -> int:
         """How many points lie at or before `time_s`. The ring is two ascending runs, split at its start."""
         old = bisect_right(self._times, time_s, self._start, len(self._times)) - self._start
@@ -127,7 +120,7 @@ class Series:
     """A counter or gauge. `valid_until_s` is when its last value stops counting as current."""
 
     __slots__ = (
-        *("__weakref__", "kind", "last_time_s", "name", "source", "steady_since_s", "tags", "valid_until_s", "value"),
+        *("__weakref__", "kind", "last_time_s", "name", "source", "tags", "valid_until_s", "value"),
         *("_beats", "_owed_from", "_owed_to", "_ring"),
     )
 
@@ -139,8 +132,6 @@ class Series:
         self.value = 0.0
         self.last_time_s = 0.0
         self.valid_until_s = 0.0
-        self.steady_since_s = inf
-        """Since when its value is what it is; infinite while it has none that continues what stands before it."""
         self._ring = Ring(capacity)
         self._beats: Beats | None = None
         self._owed_from = self._owed_to = 0
@@ -167,8 +158,6 @@ class Series:
     def append(self, time_s: float, value: float) -> None:
         """Notes the newest value."""
         self.ring.append(time_s, value)  # first: what is owed to it is of the value before
-        if value != self.value or self.steady_since_s == inf:
-            self.steady_since_s = time_s
         self.value = value
         self.last_time_s = time_s
 
@@ -178,7 +167,6 @@ class Series:
         if self.kind is Kind.COUNTER:
             self.ring.append(self.last_time_s, BREAK)
             self.value = 0.0
-            self.steady_since_s = inf
 
 
 class HistogramSeries:

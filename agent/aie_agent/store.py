@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from aie_agent.currency import patience_s, valid_s, was_silent
-from aie_agent.lookups import Lookups
 from aie_agent.places import Places
 from aie_agent.samples import Batch, HistogramPoint, Point, Tags
 from aie_agent.series import AnySeries, HistogramSeries, Series
@@ -96,8 +95,6 @@ class Store:
         self._owners: dict[tuple[str, str], tuple[int, float]] = {}
         self._size = 0
         self._foreign_size = 0
-        self._scalars = Lookups(Series)
-        self._histograms = Lookups(HistogramSeries)
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.accepted: Counter[str] = Counter()
         self.shadowed = 0
@@ -383,11 +380,14 @@ class Store:
 
     def scalars(self, name: str, **labels: str) -> list[Series]:
         """The counter or gauge series of a metric that have these labels."""
-        return self._scalars.find(name, labels, self._by_name.get(name, {}).values(), self.layout)
+        wanted = set(labels.items())
+        named = self._by_name.get(name, {}).values()
+        return [s for s in named if isinstance(s, Series) and (not wanted or wanted.issubset(s.tags))]
 
     def histograms(self, name: str, **labels: str) -> list[HistogramSeries]:
         """The histogram series of a metric that have these labels."""
-        return self._histograms.find(name, labels, self._by_name.get(name, {}).values(), self.layout)
+        wanted = set(labels.items())
+        return [s for s in self._by_name.get(name, {}).values() if isinstance(s, HistogramSeries) and wanted.issubset(s.tags)]
 
     def current(self, name: str, now_s: float, **labels: str) -> float | None:
         """The current value of a metric, summed over the series with these labels; None when there is none."""

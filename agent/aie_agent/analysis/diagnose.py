@@ -13,7 +13,7 @@ from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, STEADINESS, SUBJECT_CAUSES
 from aie_agent.analysis.changes import Changes
 from aie_agent.analysis.explain import RANK, Related, explain
-from aie_agent.analysis.findings import Answers, EngineCause, SubjectCause, View
+from aie_agent.analysis.findings import EngineCause, SubjectCause, View
 from aie_agent.analysis.placement import Placement
 from aie_agent.analysis.steady import Steady
 from aie_agent.samples import Point
@@ -78,7 +78,7 @@ class Diagnosis:
         return msgspec.structs.replace(finding, changes=changes, runbook=page)
 
     def _found(self, view: View, now_s: float) -> list[Finding]:
-        view = replace(view, held_since_s=self._steady.since_s, once=Answers())
+        view = replace(view, held_since_s=self._steady.since_s)
         of_engines = [found for engine in view.engines for cause in self._engine_causes if (found := cause(view, engine, now_s))]
         of_others = [finding for cause in self._subject_causes for finding in cause(view, now_s)]
         of_analysers = [finding for analyser in self._analysers for finding in analyser.findings(now_s)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple
 
 from aie_agent.neighbour import Neighbour
 from aie_agent.progress import Progress
@@ -13,8 +13,6 @@ from aie_agent.samples import Batch, Point, Tags
 from aie_agent.store import Store
 from aie_telemetry.api import Coverage, Event, Finding, Gpu, Lock
 from aie_telemetry.catalogue import Kind
-
-T = TypeVar("T")
 
 
 class ProcessState(NamedTuple):
@@ -113,31 +111,6 @@ def _not_held(cause: str, subject: str) -> None:
     """Where nothing was found before."""
 
 
-class Once(Protocol):
-    """Works something out, or gives what it was when the same was asked before. `asked` is what it is, with all that it hangs on
-    but the view."""
-
-    def __call__(self, asked: Hashable, work: Callable[[], T]) -> T: ...
-
-
-def _each_time(asked: Hashable, work: Callable[[], T]) -> T:
-    """Where nobody remembers."""
-    return work()
-
-
-class Answers:
-    """See `Once`. Of one look at the view: causes ask for the same windows of the same histograms, and for each other's queue."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Any] = {}
-
-    def __call__(self, asked: Hashable, work: Callable[[], T]) -> T:
-        if asked not in self._known:
-            self._known[asked] = work()
-        answer: T = self._known[asked]
-        return answer
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """Everything that a cause may look at. `unanswered_since_s` is since when an engine's page has not answered in time, without
@@ -152,7 +125,7 @@ class View:
     `neighbours` are busy processes of no engine. `asked` is the id of the memory probe that an engine was asked for; `pids` are its
     processes by every pid that they have, out here and in their containers. `held_since_s` is since when a cause is found of a
     subject without having ended, None where it is not: for a cause that ends elsewhere than it begins, later than the store
-    remembers. `once` keeps what causes work out, for as long as nothing else changes."""
+    remembers."""
 
     store: Store
     engines: Sequence[str]
@@ -177,7 +150,6 @@ class View:
     asked: Callable[[str], str | None] = _nobody_asked
     pids: Callable[[str], frozenset[int]] = _no_pids
     held_since_s: Callable[[str, str], float | None] = _not_held
-    once: Once = _each_time
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

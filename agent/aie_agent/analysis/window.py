@@ -16,8 +16,6 @@ def increase(series: Series, start_s: float, now_s: float) -> tuple[float, float
     A counter that fell was restarted from 0, so what it shows afterwards is what it gained (as Prometheus reads it). One that
     sent nothing since its last point did not rise: StatsD senders speak only when something happens.
     """
-    if series.steady_since_s <= start_s < now_s:
-        return 0.0, now_s - start_s  # as most counters of errors: nothing needs to be looked for
     span = series.ring.span(start_s)
     if span is None:
         return None
@@ -52,7 +50,7 @@ def bucket_increase(series: HistogramSeries, start_s: float) -> list[float]:
     """
     rise = series.rise(start_s)
     if rise is not None:
-        return [now - before if now > before else 0.0 for before, now in zip(*rise, strict=True)]
+        return [max(now - before, 0.0) for before, now in zip(*rise, strict=True)]
     gained = [0.0] * (len(series.bounds) + 1)
     first: Sequence[float] | None = None
     last: Sequence[float] = ()

@@ -104,10 +104,6 @@ def _of_refused(arrivals: Arrivals) -> tuple[str, str]:
 
 def queue_of_waits(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding where requests wait, whether any are refused or not."""
-    return view.once(("queue", engine, now_s), lambda: _queue_of_waits(view, engine, now_s))
-
-
-def _queue_of_waits(view: View, engine: str, now_s: float) -> Finding | None:
     eased = ease(view, CAUSE, engine)
     looks = _waiting_at(view, engine, eased, now_s)
     if looks is None:

@@ -75,18 +75,13 @@ class Observed:
 
 def observed(view: View, engine: str, metric: str, start_s: float, now_s: float) -> Observed | None:
     """What the current histograms of an engine observed since `start_s`, those of other bounds than the first left out."""
-    return view.once(("observed", engine, metric, start_s, now_s), lambda: _observed(view, engine, metric, start_s, now_s))
-
-
-def _observed(view: View, engine: str, metric: str, start_s: float, now_s: float) -> Observed | None:
     histograms = [series for series in view.store.histograms(metric, engine=engine) if series.valid_until_s >= now_s]
     if not histograms:
         return None
     bounds = histograms[0].bounds
     alike = [series for series in histograms if series.bounds == bounds]
     counts = [bucket_increase(series, start_s) for series in alike]
-    together = counts[0] if len(counts) == 1 else [sum(of) for of in zip(*counts, strict=True)]
-    return Observed(bounds, together, sum(sum_increase(series, start_s) for series in alike))
+    return Observed(bounds, [sum(of) for of in zip(*counts, strict=True)], sum(sum_increase(series, start_s) for series in alike))
 
 
 def began_anew_s(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float:
@@ -127,7 +122,7 @@ def risen_per_bin(all_series: Sequence[Series], edges_s: Sequence[float]) -> lis
     """How much counters rose between each two edges, together. What a counter held when it began anew counts as its rise."""
     bins = [0.0] * (len(edges_s) - 1)
     for series in all_series:
-        values = series.ring.known_at(edges_s)
+        values = [next(series.ring.since(edge_s))[1] for edge_s in edges_s] if len(series.ring) else []
         bins = [so_far + gain(*pair) for so_far, pair in zip(bins, pairwise(values), strict=False)] if values else bins
     return bins
 
@@ -135,8 +130,9 @@ def risen_per_bin(all_series: Sequence[Series], edges_s: Sequence[float]) -> lis
 def has_moved(view: View, engine: str, metric: str, start_s: float, **labels: str) -> bool:
     """Whether a counter of the engine shows another number than at `start_s`: a quick look, for what seldom does."""
     return any(
-        series.steady_since_s > start_s and len(series.ring) and next(series.ring.since(start_s))[1] != series.value
+        next(series.ring.since(start_s))[1] != series.value
         for series in view.store.scalars(metric, engine=engine, **labels)
+        if len(series.ring)
     )
 
 
