@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 _SURELY_MS: Final = 60.0
 """The specification means milliseconds, Python's SDK reads seconds: nobody waits longer than 60 seconds for a collector, and nobody
 less than 60 milliseconds."""
+_TOLD_MS: Final = 1000.0
+"""Milliseconds of less than a second may have been meant as seconds: what is used is told."""
 _LONGEST_TIMEOUT_MS: Final = 60_000.0
 _MOST_DIGITS: Final = 18
-_USER: Final = re.compile(r"//[^/@]*@")
+_SECRET: Final = re.compile(r"(?:(?<=//)|^(?!\w+://))[^/?]*@|(?<=\?).+", re.DOTALL)
+"""User and password, with a scheme before them or not, and what stands in a query."""
 
 
 class Told(NamedTuple):
@@ -32,7 +35,7 @@ class Told(NamedTuple):
     instead: str | None
 
     def __str__(self) -> str:
-        value = _USER.sub("//***@", self.value)  # a URL may hold a password
+        value = _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", self.value)  # a URL may hold a password
         what = "it is ignored" if self.instead is None else f"{self.instead} is used"
         return f"{self.name}={value!r}: {what}: accepted: {self.accepted}"
 
@@ -76,6 +79,8 @@ def _timeout(text: str) -> str | None:
     value = _number(text)
     if value is None or value <= 0:
         return None
+    if _SURELY_MS < value < _TOLD_MS:
+        return f"{value / 1000:g}"
     return text if value <= _LONGEST_TIMEOUT_MS else f"{_LONGEST_TIMEOUT_MS:.0f}"
 
 

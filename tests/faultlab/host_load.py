@@ -22,9 +22,9 @@ def _first_line() -> str:
         return file.readline()
 
 
-def ticks_of(pids: Iterable[int]) -> int:
-    """Ticks that these processes used so far; those that are gone count as nothing."""
-    return sum(_ticks(pid) for pid in pids)
+def ticks_of(pids: Iterable[int]) -> dict[int, int]:
+    """Ticks that each of these processes used so far; 0 of one that is gone."""
+    return {pid: _ticks(pid) for pid in pids}
 
 
 def _ticks(pid: int) -> int:
@@ -39,11 +39,11 @@ class Others:
     """CPUs that everything but some processes took since this was made."""
 
     def __init__(self, own: Iterable[int]) -> None:
-        self._own = tuple(own)
         self._began_s = time.monotonic()
-        self._busy, self._used = busy_ticks(), ticks_of(self._own)
+        self._busy, self._used = busy_ticks(), ticks_of(own)
 
     def cpus(self) -> float:
-        """So many, on average."""
-        took = busy_ticks() - self._busy - (ticks_of(self._own) - self._used)
+        """So many, on average. What a process of ours used that ended meanwhile counts as the others'."""
+        ours = sum(max(0, now - self._used[pid]) for pid, now in ticks_of(self._used).items())
+        took = busy_ticks() - self._busy - ours
         return max(0.0, took / _TICKS / max(1e-3, time.monotonic() - self._began_s))

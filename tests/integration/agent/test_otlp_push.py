@@ -339,7 +339,7 @@ TIMEOUT, INTERVAL, PROTOCOL = "OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_METRIC_EXPORT_
         # What the specification allows, and a blank that is no part of it: nothing to tell.
         ({PROTOCOL: " HTTP/protobuf "}, {}, ""),
         ({PROTOCOL: ""}, {}, ""),
-        ({TIMEOUT: "250"}, {"timeout_s": 0.25}, ""),
+        ({TIMEOUT: "250"}, {"timeout_s": 0.25}, "0.25 is used"),
         ({TIMEOUT: "5"}, {"timeout_s": 5.0}, ""),
         ({INTERVAL: "2000"}, {"interval_s": 2.0}, ""),
         ({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, {"compression": "gzip"}, ""),
@@ -419,9 +419,7 @@ def test_a_base_has_the_signal_s_path_added_and_the_signal_s_own_variable_has_no
     assert found.target.url == url
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("5", 5.0), ("0.5", 0.5), ("60", 60.0), ("10000", 10.0), ("300", 0.3), ("61", 0.061)]
-)
+@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("0.5", 0.5), ("60", 60.0), ("10000", 10.0), ("1000", 1.0)])
 def test_a_timeout_is_of_milliseconds_or_seconds(text: str, seconds: float) -> None:
     """The specification means the former, Python's SDK the latter."""
     found = asked(OtlpSection(), {ENDPOINT: "http://c", TIMEOUT: text})

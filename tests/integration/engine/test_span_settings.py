@@ -170,7 +170,10 @@ def test_a_batch_is_no_larger_than_the_queue_and_a_timeout_is_read() -> None:
     }
     found = asked("http://c", environment)
     assert environment["OTEL_BSP_MAX_EXPORT_BATCH_SIZE"] == "7"
-    assert [line.split("=")[0] for line in found.told] == ["OTEL_BSP_MAX_EXPORT_BATCH_SIZE"]
+    assert [line.split("=")[0] for line in found.told] == [
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    ]
     assert found.timeout_s == 0.25
 
 

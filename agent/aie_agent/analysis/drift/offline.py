@@ -190,7 +190,9 @@ def _is_far_out(column: Column, verdict: StatisticVerdict) -> bool:
 
 
 def _beyond_extremes(n: float, k: float, m: float) -> float:
-    """The probability that k and more of n values are beyond the extremes of m others."""
+    """The probability that k and more of n values are beyond the extremes of m others; 1 where so few have no extremes."""
+    if m <= 2:
+        return 1.0
     norm = math.lgamma(m + 1) - math.lgamma(m - 1) + math.lgamma(n + 1) - math.lgamma(n + m + 1)
     total = 0.0
     while k <= n:

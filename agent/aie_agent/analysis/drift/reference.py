@@ -270,8 +270,10 @@ def save(reference: Reference, path: Path) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
-    except OSError as error:
-        path.unlink()
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
@@ -279,7 +281,10 @@ def replace(reference: Reference, path: Path) -> None:
     """Puts it in the place of what is there, at one moment. Raises OSError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     save(reference, beside)
-    os.replace(beside, path)
+    try:
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def is_reference(path: Path) -> bool:
