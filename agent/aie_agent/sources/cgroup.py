@@ -14,7 +14,8 @@ from aie_agent.sources.procfs_text import CgroupPaths
 
 # v1 says "no limit" with the largest number of pages that it can count.
 _V1_UNLIMITED: Final = 1 << 62
-# Limits change when somebody changes them: looking up the whole path every second would cost more than all else here.
+# Limits change when somebody changes them: looking up the whole path every second would cost more than all else here. What is held
+# below them is looked up with them: who warns of it waits for minutes.
 _LIMITS_KEPT_S: Final = 10.0
 # One look at a path for a whole group; who sets a quota finds the engine slow at once.
 _QUOTA_KEPT_S: Final = 2.0
@@ -31,11 +32,24 @@ class Throttling(NamedTuple):
 
 
 class MemoryUse(NamedTuple):
-    """Memory charged to a group, and the tightest limit of it and its ancestors (None without one), in bytes."""
+    """Memory charged to a group, and the tightest limit of it and its ancestors (None without one), in bytes.
+
+    `held_ratio` is of the one of them that is nearest to its own limit: how much of it is held by what the kernel cannot take back
+    (anonymous and shared memory of all that is in the group, each page once). None without a limit, and where memory.stat does not
+    say.
+    """
 
     group: str
     used: int
     limit: int | None
+    held_ratio: float | None
+
+
+class _Bounds(NamedTuple):
+    """What MemoryUse says of limits."""
+
+    limit: int | None
+    held_ratio: float | None
 
 
 class _Dialect(NamedTuple):
@@ -46,10 +60,13 @@ class _Dialect(NamedTuple):
     throttled_unit_s: float
     memory_used: str
     memory_limit: str
+    held: tuple[bytes, bytes]
 
 
-_V1: Final = _Dialect("cpu.cfs_quota_us", b"throttled_time", 1e-9, "memory.usage_in_bytes", "memory.limit_in_bytes")
-_V2: Final = _Dialect("cpu.max", b"throttled_usec", 1e-6, "memory.current", "memory.max")
+_V1: Final = _Dialect(
+    "cpu.cfs_quota_us", b"throttled_time", 1e-9, "memory.usage_in_bytes", "memory.limit_in_bytes", (b"total_rss", b"total_shmem")
+)
+_V2: Final = _Dialect("cpu.max", b"throttled_usec", 1e-6, "memory.current", "memory.max", (b"anon", b"shmem"))
 
 
 def has_quota(text: bytes) -> bool:
@@ -67,8 +84,8 @@ def limit_bytes(text: bytes) -> int | None:
     return value if value < _V1_UNLIMITED else None
 
 
-def cpu_stat(text: bytes) -> dict[bytes, int]:
-    """cpu.stat: its counters by name."""
+def flat_keyed(text: bytes) -> dict[bytes, int]:
+    """cpu.stat or memory.stat: its numbers by name. Raises ValueError for what is none."""
     return {words[0]: int(words[1]) for words in map(bytes.split, text.split(b"\n")) if len(words) == 2}
 
 
@@ -93,7 +110,7 @@ class Cgroups:
             if (root / mount).is_dir()
         }
         self._quotas: dict[str, tuple[float, str | None]] = {}
-        self._limits: dict[str, tuple[float, int | None]] = {}
+        self._bounds: dict[str, tuple[float, _Bounds]] = {}
 
     def throttling(self, paths: CgroupPaths, now_s: float) -> Throttling | None:
         """The quota nearest above a process; None where none is set or the group cannot be seen. OSError when unreadable."""
@@ -102,7 +119,7 @@ class Cgroups:
         content = None if group is None else read_file(f"{group}/cpu.stat")
         if group is None or content is None:
             return None
-        stat = cpu_stat(content)
+        stat = flat_keyed(content)
         if dialect.throttled_key not in stat or b"nr_periods" not in stat:
             return None
         throttled_s = stat[dialect.throttled_key] * dialect.throttled_unit_s
@@ -117,8 +134,7 @@ class Cgroups:
         content = read_file(f"{mount}{groups[0]}/{dialect.memory_used}")
         if content is None:
             return None
-        limit = self._memory_limit(dialect, mount, groups, now_s)
-        return MemoryUse(f"{mount}{groups[0]}", int(content), limit)
+        return MemoryUse(f"{mount}{groups[0]}", int(content), *self._memory_bounds(dialect, mount, groups, now_s))
 
     def _where(self, controller: str, v1_path: str | None, unified_path: str | None) -> tuple[_Dialect, str, str]:
         mount = self._v1.get(controller)
@@ -142,15 +158,26 @@ class Cgroups:
         self._quotas[key] = (now_s, found)
         return found
 
-    def _memory_limit(self, dialect: _Dialect, mount: str, groups: list[str], now_s: float) -> int | None:
+    def _memory_bounds(self, dialect: _Dialect, mount: str, groups: list[str], now_s: float) -> _Bounds:
         key = f"{mount}{groups[0]}"
-        kept = self._limits.get(key)
+        kept = self._bounds.get(key)
         if kept is not None and 0 <= now_s - kept[0] < _LIMITS_KEPT_S:
             return kept[1]
-        contents = (read_file(f"{mount}{group}/{dialect.memory_limit}") for group in groups)
-        limits = [limit for limit in (limit_bytes(content) for content in contents if content is not None) if limit is not None]
-        tightest = min(limits, default=None)
-        if len(self._limits) >= _MAX_KEPT:
-            self._limits.clear()
-        self._limits[key] = (now_s, tightest)
-        return tightest
+        contents = ((f"{mount}{group}", read_file(f"{mount}{group}/{dialect.memory_limit}")) for group in groups)
+        found = ((group, limit_bytes(content)) for group, content in contents if content is not None)
+        limits = {group: limit for group, limit in found if limit is not None}
+        shares = [
+            held / limit for group, limit in limits.items() if limit > 0 and (held := _held_bytes(dialect, group)) is not None
+        ]
+        bounds = _Bounds(min(limits.values(), default=None), max(shares, default=None))
+        if len(self._bounds) >= _MAX_KEPT:
+            self._bounds.clear()
+        self._bounds[key] = (now_s, bounds)
+        return bounds
+
+
+def _held_bytes(dialect: _Dialect, group: str) -> int | None:
+    """What a group and all below it hold that is no page cache; None where the kernel does not say all of it."""
+    content = read_file(f"{group}/memory.stat")
+    stat = {} if content is None else flat_keyed(content)
+    return sum(stat[key] for key in dialect.held) if all(key in stat for key in dialect.held) else None

@@ -199,6 +199,9 @@ class ProcessSource:
             points.append(Point("aie_process_cgroup_memory_bytes", Kind.GAUGE, tags, used))
             if len(limits) == len(memory):  # one group without a limit, and together they have none
                 points.append(Point("aie_process_cgroup_memory_limit_bytes", Kind.GAUGE, tags, float(sum(limits))))
+            held = [use.held_ratio for use in memory.values() if use.held_ratio is not None]
+            if held:  # the kernel kills in the group that is first at its limit
+                points.append(Point("aie_process_cgroup_memory_held_ratio", Kind.GAUGE, tags, max(held)))
         return points, problems
 
 

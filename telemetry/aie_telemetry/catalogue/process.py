@@ -38,6 +38,8 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
              "Enforcement periods of the quota. Absent where no quota is set."),
     gauge("aie_process_cgroup_memory_bytes", "bytes", _PROCESS, "Memory charged to the engine's cgroup, page cache included."),
     gauge("aie_process_cgroup_memory_limit_bytes", "bytes", _PROCESS, "Memory limit of the engine's cgroup. Absent where none is set."),
+    gauge("aie_process_cgroup_memory_held_ratio", "ratio", _PROCESS,
+           "Anonymous and shared memory, which the kernel cannot take back as it does page cache, of all that is in the engine's cgroup, as a share of its limit: of that cgroup or the one above it that is nearest to its own limit. Each page counts once, and engines that share a cgroup share it. Absent where no limit is set."),
     counter("aie_process_wait_seconds_total", "seconds", (*_PROCESS, "reason"),
              "Thread-seconds that the engine's threads waited, by reason: lock (another thread holds it), gil (Python's), idle (a queue or condition), page_fault, disk, gpu_sync (inside a CUDA synchronisation), sleep (any other). A reason that no probe sees is absent."),
     counter("aie_process_gpu_spin_seconds_total", "seconds", _PROCESS,

@@ -309,11 +309,13 @@ class TestCgroups:
         (group / "cpu.stat").write_text("nr_periods 10\nnr_throttled 4\nthrottled_usec 1500000\n")
         (group / "memory.current").write_text("5000\n")
         (group / "memory.max").write_text("9000\n")
+        (group / "memory.stat").write_text("anon 4000\nfile 900\nshmem 500\n")
         watched = Watched(ProcTree(tmp_path / "proc"), root)
         for tgid in (10, 20):
             watched.tree.process(tgid, cgroup="0::/pod\n")
         watched.declare("e", 10, 20)
         batch = await watched.after(1)
+        assert value(batch, "aie_process_cgroup_memory_held_ratio") == 0.5
         assert value(batch, "aie_process_cgroup_throttled_seconds_total") == 1.5
         assert value(batch, "aie_process_cgroup_throttled_periods_total") == 4
         assert value(batch, "aie_process_cgroup_periods_total") == 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aie_agent.sources.cgroup import Cgroups, cpu_stat, has_quota, limit_bytes, lineage
+from aie_agent.sources.cgroup import Cgroups, flat_keyed, has_quota, limit_bytes, lineage
 from aie_agent.sources.procfs_text import CgroupPaths
 
 CPU_STAT_V2 = "usage_usec 900\nuser_usec 600\nsystem_usec 300\nnr_periods 40\nnr_throttled 7\nthrottled_usec 2500000\n"
@@ -45,8 +45,8 @@ def test_limit_bytes(content: bytes, expected: int | None) -> None:
     assert limit_bytes(content) == expected
 
 
-def test_cpu_stat_passes_over_what_it_does_not_know() -> None:
-    assert cpu_stat(b"nr_periods 4\nburst\nx 1 2\n\n") == {b"nr_periods": 4}
+def test_flat_keyed_passes_over_what_it_does_not_know() -> None:
+    assert flat_keyed(b"nr_periods 4\nburst\nx 1 2\n\n") == {b"nr_periods": 4}
 
 
 def test_lineage_is_nearest_first_and_empty_outside_of_the_mount() -> None:
@@ -125,6 +125,40 @@ def test_v1_memory(tmp_path: Path) -> None:
     assert cgroups.memory(CgroupPaths(None, None, "/"), 0) is None  # the host's memory is not the engine's
 
 
+@pytest.mark.parametrize(
+    ("pod", "container", "expected"),
+    [
+        ("anon 2700\nfile 90\nshmem 200\n", "anon 1000\nshmem 100\n", 2900 / 3000),
+        ("anon 1000\nshmem 0\n", "anon 3000\nfile 900\nshmem 900\n", 3900 / 4000),
+        ("anon 1000\n", "anon 3000\nshmem 0\n", 3000 / 4000),
+        ("anon 1000\n", "shmem 3000\n", None),
+    ],
+)
+def test_v2_memory_that_is_held_below_the_nearest_limit(tmp_path: Path, pod: str, container: str, expected: float | None) -> None:
+    """Each group against its own limit, whoever else is in it; what does not say all is passed over."""
+    root = v2(tmp_path)
+    write(root, memory__stat="anon 9000\nshmem 0\n")
+    write(root / "pod", memory__max="3000\n", memory__stat=pod)
+    write(root / "pod/container", memory__max="4000\n", memory__current="1234\n", memory__stat=container)
+    found = Cgroups(root).memory(unified("/pod/container"), 0)
+    assert found is not None
+    assert found.held_ratio == expected
+
+
+def test_v1_memory_that_is_held_counts_all_below(tmp_path: Path) -> None:
+    stat = "rss 1\nshmem 1\ntotal_cache 70\ntotal_rss 40\ntotal_shmem 20\n"
+    write(tmp_path / "memory/a", memory__usage_in_bytes="99\n", memory__limit_in_bytes="100\n", memory__stat=stat)
+    found = Cgroups(tmp_path).memory(CgroupPaths(None, None, "/a"), 0)
+    assert found is not None
+    assert found.held_ratio == 0.6
+
+
+def test_a_limit_of_nothing_is_no_share(tmp_path: Path) -> None:
+    root = v2(tmp_path)
+    write(root / "a", memory__current="0\n", memory__max="0\n", memory__stat="anon 0\nshmem 0\n")
+    assert Cgroups(root).memory(unified("/a"), 0) == (str(root / "a"), 0, 0, None)
+
+
 def test_a_hybrid_host_uses_v1_for_what_is_there(tmp_path: Path) -> None:
     write(tmp_path / "unified", cgroup__controllers="")
     write(tmp_path / "memory/a", memory__usage_in_bytes="77\n")
@@ -154,11 +188,11 @@ def test_a_quota_that_is_set_is_seen_within_two_seconds_and_a_limit_within_ten(t
     write(root / "a", cpu__max="max 100000\n", cpu__stat=CPU_STAT_V2, memory__current="5\n", memory__max="max\n")
     cgroups = Cgroups(root)
     assert cgroups.throttling(unified("/a"), 100) is None
-    assert cgroups.memory(unified("/a"), 100) == (str(root / "a"), 5, None)
+    assert cgroups.memory(unified("/a"), 100) == (str(root / "a"), 5, None, None)
     write(root / "a", cpu__max="1000 100000\n", memory__max="9\n")
     assert cgroups.throttling(unified("/a"), 102) is not None
-    assert cgroups.memory(unified("/a"), 102) == (str(root / "a"), 5, None)
-    assert cgroups.memory(unified("/a"), 110) == (str(root / "a"), 5, 9)
+    assert cgroups.memory(unified("/a"), 102) == (str(root / "a"), 5, None, None)
+    assert cgroups.memory(unified("/a"), 110) == (str(root / "a"), 5, 9, None)
 
 
 def test_nonsense_is_an_error_that_says_so(tmp_path: Path) -> None:
