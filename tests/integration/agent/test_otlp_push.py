@@ -22,7 +22,7 @@ from aie_agent.config import OtlpSection, parse
 from aie_agent.config_values import Duration, HttpUrl
 from aie_agent.outputs.otlp import build as otlp
 from aie_agent.outputs.otlp import push
-from aie_agent.outputs.otlp.build import NoOutput, asked, build, build_or_say_why, metrics_url
+from aie_agent.outputs.otlp.build import LostOutput, NoOutput, asked, build, build_or_say_why, metrics_url
 from aie_agent.outputs.otlp.push import CLOSE_TIMEOUT_S
 from aie_agent.samples import Batch, HistogramPoint, Point
 from aie_agent.store import Store
@@ -363,7 +363,7 @@ def test_an_endpoint_that_is_none_ends_nothing(
     assert (row.visible, row.needed) == (False, True)
     assert repr(endpoint) in row.found
     monkeypatch.setenv(ENDPOINT, endpoint)
-    assert isinstance(build_or_say_why(OtlpSection(), "host"), NoOutput)
+    assert isinstance(build_or_say_why(OtlpSection(), "host"), LostOutput)
     said = [record.getMessage() for record in caplog.records if record.name.startswith("aie_agent")]
     assert len(said) == 2
     assert repr(endpoint) in said[0]
@@ -384,10 +384,18 @@ def test_without_the_packages_it_is_one_line(
     (row,) = otlp_rows(OtlpSection())
     assert not row.visible
     assert "pip install '.[otel]' in a checkout" in row.found
-    assert isinstance(build_or_say_why(OtlpSection(), "host"), NoOutput)
+    output = build_or_say_why(OtlpSection(interval=Duration(30.0)), "host")
     (said,) = [record for record in caplog.records if record.name.startswith("aie_agent")]
     assert "needs a package" in said.getMessage()
     assert said.exc_info is None
+    for now_s in range(100, 162):
+        output.tick(tuple, float(now_s))
+    output.close()
+    assert set(output.counts()) == {
+        ("aie_agent_otlp_exports_total", ("ok",), 0.0),
+        ("aie_agent_otlp_exports_total", ("failed",), 3.0),  # those due at 100, 130 and 160 s
+        ("aie_agent_otlp_interval_seconds", (), 30.0),
+    }
 
 
 def test_the_configuration_wins_over_the_environment() -> None:

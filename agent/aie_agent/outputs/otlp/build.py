@@ -99,6 +99,27 @@ class NoOutput:
         """Holds nothing."""
 
 
+class LostOutput(NoOutput):
+    """Was asked for and cannot be made: every push that is due has failed, and is counted, so that it is seen without the log."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next_s: float | None = None
+        self._failed = 0
+
+    def tick(self, series: Callable[[], Iterable[AnySeries]], now_s: float) -> None:
+        """Once a second: counts a push that is due."""
+        if self._next_s is None or now_s >= self._next_s:
+            self._next_s = now_s + self._interval_s
+            self._failed += 1
+
+    def counts(self) -> Iterable[Count]:
+        """The pushes that failed."""
+        yield "aie_agent_otlp_exports_total", ("ok",), 0.0
+        yield "aie_agent_otlp_exports_total", ("failed",), float(self._failed)
+        yield "aie_agent_otlp_interval_seconds", (), self._interval_s
+
+
 def asked(section: OtlpSection, environment: MutableMapping[str, str] = os.environ) -> Asked:
     """What is asked for; the configuration wins over the environment. Takes out of `environment` what cannot be used of the
     standard variables, so that the SDK does not stumble over it either."""
@@ -115,14 +136,18 @@ def _target(section: OtlpSection, environment: Mapping[str, str]) -> Target | No
     url = _url(section, environment)
     if url is None:
         return None
-    said_s = float(environment[_INTERVAL]) / 1000 if _INTERVAL in environment else _DEFAULT_INTERVAL_S
     return Target(
         _protocol(section, environment),
         url,
-        said_s if section.interval is None else section.interval,
+        _interval_s(section, environment),
         otel.timeout_s(environment, _TIMEOUTS, _DEFAULT_TIMEOUT_S),
         otel.first(environment, _COMPRESSIONS) or "none",
     )
+
+
+def _interval_s(section: OtlpSection, environment: Mapping[str, str]) -> float:
+    said_s = float(environment[_INTERVAL]) / 1000 if _INTERVAL in environment else _DEFAULT_INTERVAL_S
+    return said_s if section.interval is None else section.interval
 
 
 def metrics_url(endpoint: str) -> str:
@@ -147,13 +172,15 @@ def _url(section: OtlpSection, environment: Mapping[str, str]) -> str | None:
 
 
 def build(section: OtlpSection, hostname: str) -> Output:
-    """The output; one that does nothing where nobody asked for it. Raises OtlpError where it was asked for and cannot be."""
+    """The output; one that does nothing where nobody asked for it, and one that counts what is lost where no endpoint can be used
+    that was named. Raises OtlpError where it was asked for and cannot be made."""
     wanted, told = asked(section)
     for each in told:
         log.warning("OTLP: %s", each)
     if wanted is None:
         if told:
             log.warning("OTLP: nothing is pushed: no endpoint that can be used is named")
+            return LostOutput(_interval_s(section, os.environ))
         return NoOutput()
     refused = Refused()
     make_exporter = exporter(wanted, refused)
@@ -169,14 +196,14 @@ def build(section: OtlpSection, hostname: str) -> Output:
 
 
 def build_or_say_why(section: OtlpSection, hostname: str) -> Output:
-    """As `build`; where it cannot be, a line in the log says why, and the rest of the agent works."""
+    """As `build`; where it cannot be made, a line in the log says why, what is lost is counted, and the rest of the agent works."""
     try:
         return build(section, hostname)
     except OtlpError as error:
         log.error("OTLP: %s", error)
     except Exception as error:  # noqa: BLE001 - whatever the SDK stumbles over is no reason to watch nothing
         log.error("OTLP: nothing is pushed: %s: %s", type(error).__name__, error)
-    return NoOutput()
+    return LostOutput(_interval_s(section, os.environ))
 
 
 def exporter(wanted: Target, refused: Refused) -> Callable[[], Exporter]:

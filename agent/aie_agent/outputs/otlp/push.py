@@ -100,6 +100,7 @@ class OtlpPush:
             yield "aie_agent_otlp_exports_total", (result,), float(number)
         for result, number in self._points.items():
             yield "aie_agent_otlp_points_total", (result,), float(number)
+        yield "aie_agent_otlp_interval_seconds", (), self._interval_s
         if self._last_success_s is not None:
             yield "aie_agent_otlp_last_success_timestamp_seconds", (), self._last_success_s
 
