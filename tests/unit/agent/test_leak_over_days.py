@@ -148,6 +148,8 @@ def test_an_oom_that_is_survived_makes_no_leak_less() -> None:
 
 @pytest.mark.parametrize("untold", [False, True])
 def test_a_cache_that_fills_again_and_stops_is_no_leak(untold: bool) -> None:
+    """For longer than a weekend, as nothing tells the load."""
+
     def shape(hours: Array) -> Array:
         dip = 10_000 * ((hours >= 28) & (hours < 28.2)) if untold else 0
         return np.asarray(300 * np.where(hours < 28, hours, np.minimum(hours - 28, 36)) - dip)
@@ -159,7 +161,39 @@ def test_a_cache_that_fills_again_and_stops_is_no_leak(untold: bool) -> None:
 
 def test_three_deploys_of_a_cache_that_fills_are_no_leak() -> None:
     deploys = {28.0: "deploy", 56.0: "deploy", 84.0: "deploy"}
-    verdict = _judged(7, lambda t: 300 * np.where(t < 84, np.mod(t, 28), np.minimum(t - 84, 36)), events=deploys, step_s=300)
+    verdict = _judged(8, lambda t: 300 * np.where(t < 84, np.mod(t, 28), np.minimum(t - 84, 36)), events=deploys, step_s=300)
+    assert verdict.verdict == "none"
+
+
+def _then_idle(first_h: float, second_h: float) -> Shape:
+    """Two lives of 168 MB/h; then nobody asks for anything, or a cache is full."""
+    return lambda t: 168 * np.where(t < first_h, t, np.minimum(t - first_h, second_h))
+
+
+@pytest.mark.parametrize(("first_h", "second_h", "still_h"), [(30, 60, 30), (30, 33, 30), (30, 60, 72)])
+def test_a_leak_that_nobody_asks_anything_of_is_not_none(first_h: float, second_h: float, still_h: float) -> None:
+    """Without a load a pause and a cache that has filled look the same: for a day or two; or for longer, and twice as high."""
+    days = (first_h + second_h + still_h) / 24
+    verdict = _judged(days, _then_idle(first_h, second_h), events={first_h: "restart"}, step_s=120)
+    assert (verdict.verdict, verdict.confidence) == ("suspect", 0.5)
+    assert any("a leak that nobody asks anything of" in sentence for sentence in verdict.evidence)
+    assert not any("and no leak" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("second_h", "idle", "told"), [(33, 0.0, "leak"), (26, 0.0, "leak"), (33, 20.0, "none"), (60, 20.0, "none")]
+)
+def test_a_load_tells_a_pause_from_a_cache_that_has_filled(second_h: float, idle: float, told: str) -> None:
+    def load(hours: Array) -> Array:
+        return np.where(hours < 30 + second_h, 20.0, idle)
+
+    verdict = _judged((60 + second_h) / 24, _then_idle(30, second_h), load, {30.0: "restart"}, step_s=120)
+    assert verdict.verdict == told
+
+
+def test_hours_without_load_keep_a_cache_none() -> None:
+    """Half of the last day is one of load: that is enough."""
+    verdict = _judged(4, _then_idle(30, 33), lambda t: np.where(np.mod(t, 24) < 9, 0.0, 20.0), {30.0: "restart"}, step_s=120)
     assert verdict.verdict == "none"
 
 
@@ -187,3 +221,25 @@ def test_crashes_within_hours_are_not_called_nothing() -> None:
     assert verdict.verdict == "not_enough_data"
     assert any("times it rose from 12" in sentence for sentence in verdict.evidence)
     assert _judged(4, lambda t: 2000 * np.mod(t / 6, 1), step_s=120).verdict == "none", "a sawtooth of an allocator"
+
+
+def _office(hours: Array) -> Array:
+    """8 GB more at one in the afternoon, nothing from 19 to 7."""
+    return np.asarray(8000 * np.maximum(0, np.sin(np.pi * (np.mod(hours, 24) - 7) / 12)) * (np.abs(np.mod(hours, 24) - 13) <= 6))
+
+
+@pytest.mark.parametrize("step_s", [300, 600])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda t: -4000 - 6000 * np.cos(2 * np.pi * t / 24),
+        lambda t: -6000 * np.cos(2 * np.pi * t / 24),
+        lambda t: _office(t) - 8000,
+    ],
+    ids=["2 to 14 GB", "6 to 18 GB", "office hours"],
+)
+def test_a_days_traffic_is_no_process_that_crashes(shape: Shape, step_s: int) -> None:
+    """Null: it doubles within eight hours, and falls over hours."""
+    verdict = _judged(7, shape, step_s=step_s)
+    assert verdict.verdict == "none"
+    assert not any("fell back at once" in sentence for sentence in verdict.evidence)

@@ -96,14 +96,15 @@ class Repeats:
         return (self._origin_s or 0.0) + number * self._settings.bin_s
 
     def bursts(self, by: Adjust) -> Bursts | None:
-        """Rises that doubled what there was within eight hours and fell back at once, three times at least; None for fewer."""
+        """Rises that doubled what there was within eight hours and fell back at once, three times at least; None for fewer. What
+        falls over hours, as a day's traffic does, is none."""
         lows: list[float] = []
         highs: list[float] = []
         life: list[float] = []
         for each in self._bins:
             level = each.low.adjusted(by)
             least, highest = min(life, default=level), max(life, default=level)
-            if highest > 2 * least > 0 and highest - level > _FALLS * (highest - least):
+            if highest > 2 * least > 0 and life[-1] - level > _FALLS * (highest - least):
                 lows.append(least)
                 highs.append(highest)
                 life = []

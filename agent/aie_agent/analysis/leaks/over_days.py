@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin
 from aie_agent.analysis.leaks.settings import LeakSettings
-from aie_agent.analysis.leaks.standing import Standing
+from aie_agent.analysis.leaks.standing import Standing, is_idle
 from aie_agent.analysis.leaks.theil_sen import theil_sen
 
 BINS: Final = 48
@@ -43,6 +43,12 @@ _PAUSED: Final = 0.15
 _BLOCK: Final = 8
 _REACHED: Final = 0.2
 """Of a rise: a floor that is no further below its peak has come to where it ended."""
+_BEYOND: Final = 0.5
+"""Of a rise that a restart cut short: what a cache may hold more once it is full. What went twice as high tells of no limit."""
+_BUSY: Final = 0.5
+"""Of a day: half hours with load, at least."""
+_WEEKEND: Final = 132
+"""Bins: 66 hours, longer than from Friday evening to Monday morning."""
 
 
 class DayRise(NamedTuple):
@@ -54,6 +60,17 @@ class DayRise(NamedTuple):
     first_bytes: float
     last_bytes: float
     begin_bin: int
+
+
+Plateau = Literal["", "stands", "filled"]
+"""Of a life after one that rose: it is none; it stands where that ended, or higher, and why is not known; it has filled a cache."""
+
+
+class Whole(NamedTuple):
+    """Physical memory over the whole recording: half hours, whatever happened between them, and what is taken off."""
+
+    bins: Sequence[Bin]
+    by: Adjust
 
 
 class _Day(NamedTuple):
@@ -132,12 +149,23 @@ def _grows_with_load(days: Sequence[_Day]) -> bool:
     return late > 0 and late - early > _MORE_LOAD * early
 
 
-def is_filled(bins: Sequence[Bin], by: Adjust, standing: Standing, settings: LeakSettings) -> bool:
-    """Whether memory has stood for the newest day where that rise ended, or higher: what fills up to there and stops is a cache."""
+def plateau(bins: Sequence[Bin], by: Adjust, standing: Standing, whole: Whole, settings: LeakSettings) -> Plateau:
+    """What it tells of that rise where a line stands still for the newest day. Where the load is told, the day must be one of load:
+    that nobody asks anything of a leak makes it none. Where nothing tells it, a cache has filled if all of physical memory has
+    stood for longer than a weekend, and the line not far above where the rise ended."""
     floors = _newest(bins, by, BINS)
     base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
-    if floors is None or min(floors) < peak - _REACHED * (peak - base):
-        return False
+    if floors is None or min(floors) < peak - _REACHED * (peak - base) or not _are_level(floors, standing, settings):
+        return ""
+    if standing.load > 0:
+        busy = sum(not is_idle(each, standing) for each in bins[-BINS:])
+        return "filled" if busy >= _BUSY * BINS else ""
+    long = _newest(whole.bins, whole.by, _WEEKEND)
+    is_long = long is not None and _are_level(long, standing, settings)
+    return "filled" if is_long and max(floors) <= peak + _BEYOND * (peak - base) else "stands"
+
+
+def _are_level(floors: Sequence[float], standing: Standing, settings: LeakSettings) -> bool:
     return max(floors) - min(floors) < _STOPPED * standing.slope.value * settings.day_s
 
 

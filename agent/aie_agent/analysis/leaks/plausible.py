@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from aie_agent.analysis.leaks.lines import Sample
@@ -10,55 +12,114 @@ from aie_agent.analysis.leaks.lines import Sample
 _LEAST_BYTES: Final = 1e6
 """No process that runs a model has less in all; 12 GB in MB or GB are less, in KiB they are not."""
 _LARGE_BYTES: Final = 1e9
-_MOST_SAME: Final = 0.1
+_PARTS: Final = ("allocated_bytes", "reserved_bytes")
+_SAME: Final = 0.1
+"""Of all rows: so many with the time of the row before are told."""
 _APART: Final = 0.2
-_OTHERS: Final = 0.25
+"""Of the larger: two sizes that differ by more are two levels."""
+_NEAR: Final = 0.1
+"""Of the larger: two sizes that differ by no more are one level."""
+_JUMPS: Final = 0.25
 _FEW: Final = 10
+_LAGS: Final = (2, 3, 4)
+"""Rows back: processes that take turns."""
+_REGULAR: Final = 0.95
+"""Of the jumps: a reader of several processes keeps their order; buffers that come and go at random keep it in half of them at
+most, and those that do so at a pace of their own slip against the rows."""
+_ALL: Final = 0.98
+"""Of all rows: of one process hardly each one jumps. A reader that keeps no order makes it so."""
+_SEVERAL: Final = ": if they are of several processes, write one a file"
 
 
 class Plausible:
-    """Takes samples as they are read, and says what cannot be. Rows within `sample_s` of the last one that is used tell whether
-    they are of one process: memory does not go to and fro by a fifth within it."""
+    """Takes samples as they are read, and says what cannot be. Rows within `sample_s` of the one before tell whether they are of
+    one process: two take turns, and one that goes to and fro does not."""
 
     def __init__(self, sample_s: float) -> None:
         self._sample_s = sample_s
-        self._rows = self._same = self._close = self._others = 0
+        self._rows = self._same = self._close = self._jumps = 0
         self._both = self._swapped = 0
-        self._most = dict.fromkeys(("physical_bytes", "allocated_bytes", "reserved_bytes"), 0.0)
-        self._time_s = self._used_s = -math.inf
-        self._used_bytes: float | None = None
+        self._most_bytes = 0.0
+        self._tiny = dict.fromkeys(_PARTS, 0)
+        self._time_s = self._sized_s = -math.inf
+        self._sizes: deque[float] = deque(maxlen=max(_LAGS) + 1)
+        self._turns = dict.fromkeys(_LAGS, 0)
 
-    def add(self, sample: Sample) -> None:
-        """Takes a row as it stands in the file."""
+    def taken(self, sample: Sample) -> Sample:
+        """Takes a row as it stands in the file, and gives it without sizes of parts that cannot be bytes."""
         time_s, physical, allocated, reserved = sample[:4]
         self._rows += 1
         self._same += time_s == self._time_s
         self._time_s = time_s
-        for name, value in zip(self._most, (physical, allocated, reserved), strict=True):
-            if value is not None and value > self._most[name]:
-                self._most[name] = value
+        if physical:  # 0 is a gap
+            self._size(time_s, physical)
+            if physical >= _LARGE_BYTES and (_is_tiny(allocated) or _is_tiny(reserved)):
+                sample = self._without_tiny(sample)
+                allocated, reserved = sample[2:4]
         if allocated is not None and reserved is not None:
             self._both += 1
             self._swapped += allocated > reserved
-        if not physical:  # 0 is a gap
-            return
-        if self._used_bytes is None or not 0 <= time_s - self._used_s < self._sample_s:
-            self._used_s, self._used_bytes = time_s, physical
-            return
-        self._close += 1
-        self._others += abs(physical - self._used_bytes) > _APART * max(physical, self._used_bytes)
+        return sample
+
+    def _without_tiny(self, sample: Sample) -> Sample:
+        allocated, reserved = sample.allocated_bytes, sample.reserved_bytes
+        self._tiny["allocated_bytes"] += _is_tiny(allocated)
+        self._tiny["reserved_bytes"] += _is_tiny(reserved)
+        return sample._replace(
+            allocated_bytes=None if _is_tiny(allocated) else allocated, reserved_bytes=None if _is_tiny(reserved) else reserved
+        )
+
+    def _size(self, time_s: float, size_bytes: float) -> None:
+        self._most_bytes = max(self._most_bytes, size_bytes)
+        if 0 <= time_s - self._sized_s < self._sample_s:
+            self._close += 1
+            if _differ(size_bytes, self._sizes[-1], _APART):
+                self._jumps += 1
+                self._compare(size_bytes)
+        self._sized_s = time_s
+        self._sizes.append(size_bytes)
+
+    def _compare(self, size_bytes: float) -> None:
+        """Whether a jump is the same, from the same level to the same, as so many rows ago."""
+        sizes = self._sizes
+        for lag in _LAGS:
+            if lag < len(sizes):
+                is_same = not _differ(size_bytes, sizes[-lag], _NEAR) and not _differ(sizes[-1], sizes[-lag - 1], _NEAR)
+                self._turns[lag] += is_same
 
     def refused(self) -> str | None:
         """Why the rows cannot be what they say; None where they can."""
-        physical = self._most["physical_bytes"]
-        for name, most in self._most.items():
-            if 0 < most < _LEAST_BYTES and (name == "physical_bytes" or physical >= _LARGE_BYTES):
-                return f"{name}: never above {most:g}: not bytes?"
+        if 0 < self._most_bytes < _LEAST_BYTES:
+            return f"physical_bytes: never above {self._most_bytes:g}: not bytes?"
         if 2 * self._swapped > self._both:
             return f"allocated_bytes is above reserved_bytes in {self._swapped} of {self._both} rows: columns swapped?"
-        if self._same >= _FEW and self._same > _MOST_SAME * self._rows:
-            return f"{self._same} of {self._rows} rows have the time of the row before: of several processes? one a file"
-        if self._others >= _FEW and self._others > _OTHERS * self._close:
-            told = f"{self._others} of {self._close} rows less than {self._sample_s:g} s after another differ from it by a fifth"
-            return f"{told}: of several processes? one a file"
+        in_turn = max(self._turns.values()) >= _REGULAR * self._jumps or self._jumps >= _ALL * self._close
+        if self._jumps_often and in_turn:
+            return f"{self._to_and_fro}, and take turns: of several processes? one a file"
         return None
+
+    def notes(self) -> Iterator[str]:
+        """What is odd about the rows, where they are not refused."""
+        for name, count in self._tiny.items():
+            if count:
+                yield f"{count} values of {name} below {_LEAST_BYTES:g} were passed over: not bytes, or an allocator hardly used"
+        if self._same >= _FEW and self._same > _SAME * self._rows:
+            yield f"{self._same} of {self._rows} rows have the time of the row before{_SEVERAL}"
+        if self._jumps_often:
+            yield f"{self._to_and_fro}, to and fro{_SEVERAL}"
+
+    @property
+    def _jumps_often(self) -> bool:
+        return self._jumps >= _FEW and self._jumps > _JUMPS * self._close
+
+    @property
+    def _to_and_fro(self) -> str:
+        return f"{self._jumps} of {self._close} rows less than {self._sample_s:g} s after another differ from it by a fifth"
+
+
+def _is_tiny(size_bytes: float | None) -> bool:
+    return size_bytes is not None and 0 < size_bytes < _LEAST_BYTES
+
+
+def _differ(one_bytes: float, other_bytes: float, share: float) -> bool:
+    return abs(one_bytes - other_bytes) > share * max(one_bytes, other_bytes)

@@ -39,6 +39,7 @@ class Seen:
         self.first_s: float | None = None
         self.last_s: float | None = None
         self.columns: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
 
     @property
     def length_s(self) -> float:
@@ -75,7 +76,7 @@ def _rows(file: TextIO, name: str, seen: Seen, plausible: Plausible) -> Iterator
             sample = make(row)
         except ValueError as error:
             raise RecordingError(f"{name}: line {reader.line_num}: {error}") from error
-        plausible.add(sample)
+        sample = plausible.taken(sample)
         time_s = sample.time_s + offset_s
         if time_s < before_s:
             seen.back_steps += 1
@@ -94,6 +95,7 @@ def _rows(file: TextIO, name: str, seen: Seen, plausible: Plausible) -> Iterator
     refused = plausible.refused()
     if refused is not None:
         raise RecordingError(f"{name}: {refused}")
+    seen.notes = tuple(plausible.notes())
 
 
 def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sample]:

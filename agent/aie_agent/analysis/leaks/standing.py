@@ -122,14 +122,15 @@ def under_load(loaded: Sequence[Bin], bins: Sequence[Bin], standing: Standing) -
     found = list(loaded)
     for index in range(first, len(bins)):
         newest = bins[index]
-        if not _is_idle(newest, standing):
+        if not is_idle(newest, standing):
             after = newest.number - bins[index - 1].number if index else 1
             number = found[-1].number + after if found else 0
             found.append(newest._replace(number=number))
     return found[-MOST_BINS:]
 
 
-def _is_idle(newest: Bin, standing: Standing) -> bool:
+def is_idle(newest: Bin, standing: Standing) -> bool:
+    """Whether a bin has far less load than there was while it rose."""
     return newest.load < _IDLE * standing.load
 
 
@@ -146,7 +147,7 @@ def after_bin(
         return NOTHING, "returned"
     if level > peak:
         standing = standing._replace(peak=bins[-1].low)
-    stopped = not _is_idle(bins[-1], standing) and _has_stopped(standing, loaded, by, settings)
+    stopped = not is_idle(bins[-1], standing) and _has_stopped(standing, loaded, by, settings)
     return (NOTHING, "stopped") if stopped else (standing, None)
 
 

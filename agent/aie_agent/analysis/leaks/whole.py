@@ -10,7 +10,7 @@ from aie_agent.analysis.leaks.followed import Followed
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.lines import ACCOUNTING, CACHES, IN_WORDS, LINES, LeakClass, LineSpec, Sample
 from aie_agent.analysis.leaks.lives import Bursts, Lives
-from aie_agent.analysis.leaks.over_days import DayRise, days_of, has_paused, is_filled, rises_by_days
+from aie_agent.analysis.leaks.over_days import DayRise, Plateau, Whole, days_of, has_paused, plateau, rises_by_days
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.sentences import MOST_OF_SUSPICION, confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import FAST_CELLS, TIERS, LeakSettings, Level
@@ -56,7 +56,8 @@ _BY_DAYS: Final = (
 _CRASHES: Final = "a leak whose process crashes, or a cache that is cleared; a column event (restart, flush) would tell"
 _REMAINS: Final = "what is not given back adds up from day to day"
 _FILLED: Final = (
-    "the last life came to where an earlier one ended, and has stood there for a day: a cache or pool that fills, and no leak"
+    "the last life came to where an earlier one ended, or higher, and has stood there since, for a day of load or for a long"
+    " weekend: a cache or pool that fills, and no leak"
 )
 _NO_ENGINE_BYTES: Final = 64e6
 """Less than any engine holds, and what one of tens of GB holds in KiB."""
@@ -79,11 +80,11 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     the memory is full at."""
     followed = Followed(settings)
     followed.take(samples)
-    whole = followed.watch.lines.get("physical")
-    lives = followed.repeats.told(NO_ADJUST if whole is None else whole.adjust)
+    whole = _whole(followed)
+    lives = followed.repeats.told(whole.by)
     notes = (*([_KEPT] if _is_kept(followed) else []), *_notes(followed, seen, settings))
     chosen = _decided(followed, settings, capacity_bytes)
-    by_days = rises_by_days(followed.repeats.bins, NO_ADJUST if whole is None else whole.adjust, settings)
+    by_days = rises_by_days(whole.bins, whole.by, settings)
     if by_days is not None and (chosen is None or chosen.verdict == "retention"):
         return _of_days(by_days, chosen, followed, settings, notes)
     if chosen is None:
@@ -120,8 +121,11 @@ def _decided(followed: Followed, settings: LeakSettings, capacity_bytes: float |
 def _chosen(watch: Watch, followed: Followed, settings: LeakSettings, capacity_bytes: float | None) -> _Chosen | None:
     everything = [*watch.found(), *watch.past]
     told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
-    standing = [each for each in told if each.how != "restarted" or not _is_filled(each, watch, settings)]
-    best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each in standing])
+    ends = [(each, _plateau(each, watch, followed, settings)) for each in told]
+    best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each, end in ends if not end])
+    stood = [each for each, end in ends if end == "stands" and each.standing.level == "leak"]
+    if stood and (best is None or best[0] == "suspect"):
+        return _Chosen("suspect", stood[0], watch, (_PAUSED,))
     if best is None:
         return None
     if best[0] == "leak" and _has_paused(best[1], watch, settings):
@@ -129,10 +133,18 @@ def _chosen(watch: Watch, followed: Followed, settings: LeakSettings, capacity_b
     return _Chosen(*best, watch)
 
 
-def _is_filled(found: Found, watch: Watch, settings: LeakSettings) -> bool:
-    """Whether the life that runs has come to where an earlier one was restarted, and stands there: both filled a cache."""
+def _plateau(found: Found, watch: Watch, followed: Followed, settings: LeakSettings) -> Plateau:
+    """Whether the life that runs has come to where an earlier one was restarted, and stands there: both filled a cache, or leaked
+    until nobody asked for anything."""
     line = watch.lines.get(found.line.name)
-    return line is not None and is_filled(line.bins, line.adjust, found.standing, settings)
+    if line is None or found.how != "restarted":
+        return ""
+    return plateau(line.bins, line.adjust, found.standing, _whole(followed), settings)
+
+
+def _whole(followed: Followed) -> Whole:
+    physical = followed.watch.lines.get("physical")
+    return Whole(followed.repeats.bins, NO_ADJUST if physical is None else physical.adjust)
 
 
 def _has_paused(found: Found, watch: Watch, settings: LeakSettings) -> bool:
@@ -191,12 +203,11 @@ def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings,
 
 
 def _filled(followed: Followed, settings: LeakSettings) -> bool:
-    return any(each.how == "restarted" and _is_filled(each, followed.watch, settings) for each in followed.watch.past)
+    return any(_plateau(each, followed.watch, followed, settings) == "filled" for each in followed.watch.past)
 
 
 def _bursts(followed: Followed) -> Bursts | None:
-    whole = followed.watch.lines.get("physical")
-    return followed.repeats.bursts(NO_ADJUST if whole is None else whole.adjust)
+    return followed.repeats.bursts(_whole(followed).by)
 
 
 def _is_tiny(followed: Followed) -> bool:
@@ -338,8 +349,7 @@ def _quiet(followed: Followed, settings: LeakSettings) -> Iterator[str]:
 
 def _over_all(followed: Followed, settings: LeakSettings) -> Iterator[str]:
     """What the whole file says beside its blocks of hours."""
-    whole = followed.watch.lines.get("physical")
-    days = days_of(followed.repeats.bins, NO_ADJUST if whole is None else whole.adjust)
+    days = days_of(*_whole(followed))
     if len(days) > 1:
         yield f"the least of its first whole day is {size(days[0][0])}, of its last one {size(days[-1][0])}"
     bursts = _bursts(followed)
@@ -369,6 +379,7 @@ def _notes(followed: Followed, seen: Seen, settings: LeakSettings) -> Iterator[s
         yield f"all of it is less than {size(_NO_ENGINE_BYTES)}, which is no engine's: if it is in KiB or MB, nothing here is meant"
     if watch.gaps:
         yield f"{watch.gaps} physical sizes of less than half were passed over: memory was back after each"
+    yield from seen.notes
     if seen.missing:
         yield f"{seen.missing} empty or NaN cells of sizes were passed over"
     if watch.zeros:
