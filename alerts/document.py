@@ -33,8 +33,9 @@ today, **info** for who looks. Where the table says *as found*, the severity is 
   name (`[[engines]] name` in the agent's configuration, or `--engine NAME=URL`), or its host a job of its own. `AieEngineDown` is
   of each engine on each host, critical if requests were in it; one that was idle and only discovered is told where the
   configuration names it.
-* Several Prometheus servers that share an Alertmanager say which is which by `cluster` or `environment` (`external_labels`): an
-  alert silences only those of its own.
+* Several Prometheus servers that share an Alertmanager say which is which by `cluster` (`external_labels`): an alert silences only
+  those of its own. It has to be no label of targets, which alerts made of sums do not keep: where it is one, take it out of each
+  `equal` in `alertmanager.yaml`. Other labels of targets do no harm.
 * An engine that is taken away on purpose, alone or with its agent, counts as down for an hour or two: silence `AieSloAvailability`
   of it for two hours.
 * An engine that an agent reads and Prometheus scrapes directly as well is there twice, by `job`: alerts on its own numbers

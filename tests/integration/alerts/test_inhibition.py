@@ -134,10 +134,12 @@ CASES: Final[dict[str, tuple[Labels, ...]]] = {
 }
 """A source, what it silences, and what is so near that it might and must not."""
 
-HERE: Final = {"cluster": "prod", "environment": "live"}
-"""Labels of one Prometheus of several that share an Alertmanager."""
-ELSEWHERE: Final = ({"cluster": "staging"}, {"environment": "trial"})
-"""How others of them differ: they may have the same jobs, and the same private addresses."""
+HERE: Final = {"cluster": "prod"}
+"""The label of one Prometheus of several that share an Alertmanager."""
+ELSEWHERE: Final = {"cluster": "staging"}
+"""How another of them differs: it may have the same jobs, and the same private addresses."""
+OF_A_TARGET: Final = {"environment": "live", "namespace": "chat"}
+"""Labels that a target may have of its own: an alert about its series has them, one about a sum or an absence of them has not."""
 
 
 def send(manager: Alertmanager, alerts: Sequence[Labels]) -> None:
@@ -151,12 +153,22 @@ def send(manager: Alertmanager, alerts: Sequence[Labels]) -> None:
 def test_what_silences_what(manager: Alertmanager, case: str) -> None:
     """Each case has a job of its own, so that it sees only its own alerts."""
     source, target, *bystanders = ({**each, **HERE, "job": case} for each in CASES[case])
-    bystanders += [{**target, **elsewhere} for elsewhere in ELSEWHERE]
+    bystanders.append({**target, **ELSEWHERE})
     send(manager, [source, target, *bystanders])
     found = wait_for_suppressed(manager, case)
     assert found[shown(target)] == "suppressed"
     for each in (source, *bystanders):
         assert found[shown(each)] != "suppressed", each
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("source_has_them", [True, False])
+def test_labels_of_targets_do_not_keep_apart_what_one_silences(manager: Alertmanager, case: str, source_has_them: bool) -> None:
+    job = f"{case}, labels of a target {source_has_them}"
+    source, target = ({**each, "job": job} for each in CASES[case][:2])
+    (source if source_has_them else target).update(OF_A_TARGET)
+    send(manager, [source, target])
+    assert wait_for_suppressed(manager, job)[shown(target)] == "suppressed"
 
 
 def test_one_prometheus_needs_no_labels_of_its_own(manager: Alertmanager) -> None:

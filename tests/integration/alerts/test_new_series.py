@@ -30,7 +30,6 @@ SAID_S: Final = {
     "AieDriftNotWatched": 3600,
     "AieEngineStalled": 600,
     "AieKvCacheFull": 600,
-    "AieMemoryNearlyFull": 300,
     "AieAllocatorGap": 1800,
     "AieGpuThrottled": 300,
     "AieGpuLinkGeneration": 300,

@@ -202,13 +202,14 @@ def _relabeled(rules: list[dict[str, Any]], labels: dict[str, str]) -> dict[str,
     """What Prometheus makes of labels by rules of relabeling as they stand here, which replace a label or drop a series."""
     for rule in rules:
         joined = rule.get("separator", ";").join(labels.get(name, "") for name in rule["sourceLabels"])
-        if re.fullmatch(rule.get("regex", "(?s:.*)"), joined) is None:
+        matched = re.fullmatch(rule.get("regex", "(?s:(.*))"), joined)
+        if matched is None:
             continue
         match rule.get("action", "replace"):
             case "drop":
                 return None
             case "replace":
-                labels = labels | {rule["targetLabel"]: joined}
+                labels = labels | {rule["targetLabel"]: matched.expand(rule.get("replacement", "$1").replace("$", "\\"))}
             case other:
                 raise ValueError(f"{other} is not known here")
     return labels
@@ -230,7 +231,7 @@ def test_namespaces_and_apps_are_jobs_of_their_own() -> None:
         )
         for namespace, app in names
     ]
-    assert [labels and labels["job"] for labels in made] == ["team-a/engine", "team-b/engine", "team-a/chat", "team-a/"]
+    assert [labels and labels["job"] for labels in made] == ["team-a/engine", "team-b/engine", "team-a/chat", "team-a"]
     assert "app.kubernetes.io/name" in _sidecar()["metadata"]["labels"]
 
 
