@@ -66,7 +66,7 @@ def board_json(board: Board) -> str:
         .tags([links.TAG])
         .editable()
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
-        .refresh("30s")
+        .refresh(board.refresh)
         .time(board.range, "now")
         .timezone("browser")
         .variables([variables.datasource(), *(variables.query_variable(variables.VARIABLES[name]) for name in board.variables)])

@@ -20,9 +20,14 @@ where an engine was started again, by its processes or, of one on another host, 
 runbooks of its causes and alerts; there is a panel for every alert but three (`tests/unit/dashboards/test_board_runbooks.py`).
 
 Who died before the time shown is not forgotten: a job whose agents told nothing in it can be chosen, and counts among those that
-do not answer, for thirty days, where Prometheus still scrapes it. While a host is silent for more than two minutes, the engines
-that it had in the hour before are down; one that was removed or renamed earlier is not. When an engine was there is looked up in
-quarters of an hour: of one that went about an hour before, it may be either.
+do not answer, for thirty days, where Prometheus still scrapes it; for a day where they lived for less than a quarter of an hour.
+While a host is silent for more than two minutes, the engines that it had in the hour before are down; one that was removed or
+renamed earlier is not. When an engine was there is looked up in quarters of an hour: of one that went about an hour before, it may
+be either. An engine whose target has been gone for five minutes, as of a pod that was evicted, is down for the rest of an hour, as
+`AieSloAvailability` has it; after that nothing is told of it. This needs a scrape each minute or more often.
+
+Boards ask anew each half minute, and that of objectives each five minutes: shares of hours and of days hardly move, and what they
+look at is much, most of all for the time with a live replica.
 
 The last column is the situation in which a test has seen each query of the panel return data, from a real Prometheus:
 

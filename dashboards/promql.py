@@ -70,10 +70,19 @@ def bottom(number: int, expr: str) -> str:
     return f"sort(bottomk({number}, {expr}))"
 
 
+def had_agents(info: str) -> str:
+    """Which jobs had agents in thirty days, by `aie_agent_info` of those asked about.
+
+    Every sample of the last day is looked at, and before that one in a quarter of an hour: all of a month cost several times as
+    much. So of a job whose agents lived for less than that, as at a roll-out that failed, it is known for a day.
+    """
+    return f"({by('', f'last_over_time({info}[1d])', 'group')} or max_over_time({by('', info, 'group')}[30d:15m]))"
+
+
 def agents_down() -> str:
     """How many agents Prometheus hears nothing of. Of jobs that had agents in thirty days, however long they are silent now: others
     are of engines."""
-    return by("", f"({of('up')} == bool 0) and on (job) last_over_time({of('aie_agent_info', JOB)}[30d])")
+    return by("", f"({of('up')} == bool 0) and on (job) {had_agents(of('aie_agent_info', JOB))}")
 
 
 def increase(metric: str, scope: str = INSTANCE, extra: str = "", over: str = "$__range") -> str:

@@ -136,7 +136,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A dashboard. `name` is its file, and `aie-` before it its uid; `variables` are names of `variables.VARIABLES`, in order."""
+    """A dashboard. `name` is its file, and `aie-` before it its uid; `variables` are names of `variables.VARIABLES`, in order.
+    After each `refresh` it asks anew."""
 
     name: str
     title: str
@@ -144,6 +145,7 @@ class Board:
     variables: tuple[str, ...]
     rows: tuple[Row, ...]
     range: str = "now-1h"
+    refresh: str = "30s"
 
     @property
     def uid(self) -> str:

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
-from dashboards.promql import ENGINE, INSTANCE, JOB
+from dashboards.promql import ENGINE, INSTANCE, JOB, had_agents
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 """Of every panel and variable: which Prometheus is asked is chosen at the top of the board."""
@@ -25,7 +25,7 @@ _KNOWN: Final = '__name__=~"aie_agent_info|aie_engine_info|aie_engine_requests_r
 _KNOWN_ENGINES: Final = '__name__=~"aie_engine_up|aie_engine_info|aie_engine_requests_running"'
 """Engines that were seen as a process, and those of which only a page is known."""
 _TOLD: Final = f"group by (job) (last_over_time({{{_KNOWN}}}[$__range]))"
-_SILENT: Final = "group by (job) (up and on (job) last_over_time(aie_agent_info[30d]))"
+_SILENT: Final = f"group by (job) (up and on (job) {had_agents('aie_agent_info')})"
 """A job whose agents died before the time shown, and that Prometheus still asks: left out of All, nobody would be told of it."""
 
 

@@ -56,7 +56,17 @@ def _live(metric: str) -> str:
     read = p.by("instance", _last(f"0 * (max_over_time({up}[{_GRID}]) == 1) + time()"), "max")
     its = f"{had} > on (job, instance) group_left () ({read} - {_FORGOTTEN_S})"
     down = f"0 * ({its}) and on (job, instance) max_over_time({up}[2m]) == 0"
-    return p.by("engine", f"{told} or {down}", "max")
+    return p.by("engine", f"{told} or {down} or {_gone(told, up)}", "max")
+
+
+def _gone(told: str, up: str) -> str:
+    """Whose target Prometheus asks no more, as of a pod that was evicted, and who lived: as the alert's, down for an hour.
+
+    Within five minutes a pod is replaced. Where nothing at all was read five minutes ago, of whatever job, no target went:
+    Prometheus itself was restarted.
+    """
+    lived = f"0 * (last_over_time({told}[{_FORGOTTEN_S}s]) == 1)"
+    return f"{lived} unless on (job, instance) max_over_time({up}[5m]) and on () max_over_time(up[1m] offset 4m)"
 
 
 def _last(moment: str) -> str:
@@ -176,4 +186,5 @@ SLO: Final = Board(
     ("job", "instance", "engine", "model"),
     (_ANSWER, *(_row(objective) for objective in OBJECTIVES)),
     range="now-24h",
+    refresh="5m",  # shares of hours and of days hardly move, and cost more than all else that boards ask
 )

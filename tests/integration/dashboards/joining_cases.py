@@ -148,10 +148,11 @@ _AGENTS: Final = {
     **_s("aie_agent_info", "1x9 stale", version="1", instance="i"),
 }
 _DEAD: Final = {
-    **_s("up", "1x9 0x130"),
-    **_s("up", "0x140", job="an engine"),
-    **_s("aie_agent_info", "1x9 stale", version="1"),
+    **_s("up", "1x19 0x1700"),
+    **_s("up", "0x1720", job="an engine"),
+    **_s("aie_agent_info", "1x19 stale", version="1"),
 }
+_SHORT: Final = {**_s("up", "_x3 1x5 0x130"), **_s("aie_agent_info", "_x3 1x5 stale", version="1")}
 _NOT_ANSWERING: Final = "Agents that do not answer"
 _NO_AGENTS: Final = {'up{job="aie", instance="an engine"}': "0x60"}
 _AT: Final = "30m"
@@ -180,6 +181,8 @@ _STATES: Final = (
         for board in ("overview", "agent")
         for case in (
             Case("the only one died before the time shown", board, _NOT_ANSWERING, _DEAD, "130m", {"": 1.0}),
+            Case("the only one died more than a day ago", board, _NOT_ANSWERING, _DEAD, "1700m", {"": 1.0}),
+            Case("the only one lived for minutes", board, _NOT_ANSWERING, _SHORT, "130m", {"": 1.0}),
             Case("the one that is chosen answers", board, _NOT_ANSWERING, _AGENTS, _AT, {"": 0.0}, instance="h"),
             Case("the one that is chosen never answered", board, _NOT_ANSWERING, _AGENTS, _AT, {"": 1.0}, instance="k"),
         )

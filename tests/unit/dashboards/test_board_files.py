@@ -95,6 +95,12 @@ def test_schema_and_what_every_board_has(path: Path) -> None:
     assert "id" not in found, "Grafana gives it; a number would take another board's place"
 
 
+def test_only_what_is_dear_and_hardly_moves_is_asked_seldom() -> None:
+    """Thirty days of thousands of looks, and shares of hours: each half minute would be more than a Prometheus has to spare."""
+    assert {found["uid"] for found in map(board, JSON_FILES) if "[30d:5m]" in json.dumps(found)} == {"aie-slo"}
+    assert {found["uid"]: found["refresh"] for found in map(board, JSON_FILES) if found["refresh"] != "30s"} == {"aie-slo": "5m"}
+
+
 @FILES
 def test_ids_and_ref_ids_are_there_once(path: Path) -> None:
     found = board(path)

@@ -23,6 +23,8 @@ SCRAPED: Final = frozenset({"job", "instance"})
 """Labels that Prometheus gives every series."""
 OF_PROMETHEUS: Final = frozenset({"up"})
 """Metrics of its own."""
+GUARDS: Final = {"max_over_time(up[1m] offset 4m)": "whether Prometheus read anything at all five minutes ago"}
+"""What may follow `and on ()`, and what it says: of no job, so that it mixes none. All or nothing of the left side passes."""
 _PARTS: Final = ("_bucket", "_sum", "_count")
 _RATES: Final = frozenset({"rate", "increase"})
 _FIRST: Final = "min_over_time"
@@ -107,8 +109,13 @@ def _lost_jobs(expr: str) -> Iterator[str]:
             yield f"job is lost: {node.prettify()}"
     for node in of_type(expr, promql.BinaryExpr):
         matching = node.modifier.matching if node.modifier is not None else None
-        if matching is not None and "job" not in matching.labels:
+        if matching is not None and "job" not in matching.labels and not _guarded(node):
             yield f"jobs are mixed: {node.prettify()}"
+
+
+def _guarded(node: Any) -> bool:
+    """Whether it only asks a guard."""
+    return _own_operator(node) == " and on () " and node.rhs.prettify() in GUARDS
 
 
 def _ranks(node: Any) -> bool:
@@ -169,7 +176,15 @@ def _unscoped(expr: str) -> Iterator[str]:
         if _own_operator(node).startswith(" and on (job) ")
         for selector in of_type(node.rhs.prettify(), promql.VectorSelector)
     }
+    guards = {
+        selector.prettify()
+        for node in of_type(expr, promql.BinaryExpr)
+        if _guarded(node)
+        for selector in of_type(node.rhs.prettify(), promql.VectorSelector)
+    }
     for selector in of_type(expr, promql.VectorSelector):
+        if selector.prettify() in guards:
+            continue
         matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
         wide = selector.name in OF_PROMETHEUS or selector.prettify() in of_jobs
         for name in ("job",) if wide else ("job", "instance"):
@@ -268,6 +283,28 @@ _WRONG: Final = {
 def test_each_check_finds_what_it_is_for(complaint: str) -> None:
     found = complaints(_WRONG[complaint])
     assert any(complaint in each for each in found), found
+
+
+_UP: Final = f"aie_engine_up{{{_S}}}"
+_GUARD: Final = next(iter(GUARDS))
+
+
+def test_a_guard_mixes_no_jobs() -> None:
+    assert complaints(f"{_UP} and on () {_GUARD}") == []
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        f"{_UP} and on () {_UP}",
+        f"{_UP} unless on () {_GUARD}",
+        f"{_UP} and on () max_over_time(up[1m])",
+        f"{_UP} and on () ({_GUARD} or {_UP})",
+        f"{_UP} * on () group_left () {_GUARD}",
+    ],
+)
+def test_what_is_no_guard_mixes_them(expr: str) -> None:
+    assert any("jobs are mixed" in each for each in complaints(expr))
 
 
 @pytest.mark.parametrize("expr", ["sum by (job) rate(x)", "rate(aie_engine_up)", "a /", ""])
