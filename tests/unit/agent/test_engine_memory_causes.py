@@ -224,11 +224,16 @@ def test_one_that_crashes_in_parts_loses_what_ran_in_it() -> None:
     finding = after_silence(world, 20, lambda second: 5.0 if second < 1 else 1.0)
     assert finding.severity == "critical"
     assert "8 requests were in it" in finding.summary
-    drained = EngineWorld()
-    drained.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
-    assert after_silence(drained, 20, lambda second: 5.0 if second < 18 else 2.0).severity == "info", (
-        "one after the other at the end"
-    )
+
+
+@pytest.mark.parametrize(("drain_s", "gap_s"), [(20, 2), (60, 4), (60, 6), (120, 5)])
+def test_one_that_drained_goes_one_process_after_the_other(drain_s: int, gap_s: int) -> None:
+    """Its workers end seconds before what serves, long after its page closed."""
+    world = EngineWorld()
+    world.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
+    finding = after_silence(world, drain_s, lambda second: 5.0 if second < drain_s - gap_s else 1.0)
+    assert finding.severity == "info"
+    assert "they may have ended by then" in finding.evidence[1].text
 
 
 def test_hooks_that_speak_every_ten_seconds_were_heard_until_the_end() -> None:

@@ -19,6 +19,7 @@ from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_satu
 from aie_agent.analysis.explain import explain
 from aie_agent.analysis.findings import EngineCause
 from aie_agent.analysis.steady import Steady
+from aie_agent.samples import Batch, HistogramPoint
 from aie_telemetry import api
 from aie_telemetry.catalogue import CATALOGUE
 
@@ -112,6 +113,34 @@ def test_the_evidence_of_a_queue_tells_what_was_waited() -> None:
     assert "all of them 4.0 s on average; first tokens took 4.5 s on average, of which that is 89%" in finding.evidence[0].text
 
 
+@pytest.mark.parametrize(("every_s", "long_s"), [(10, 62.0), (5, 32.0)])
+def test_a_few_long_prompts_hide_no_queue(every_s: int, long_s: float) -> None:
+    def first_tokens(second: int) -> dict[float, float]:
+        return {2.2: 2} if second % every_s else {2.2: 1, long_s: 1}
+
+    world, missed = EngineWorld(), []
+    for second in range(120):
+        observes = {"queue_seconds": {2.0: 2}, "time_to_first_token_seconds": first_tokens}
+        world.serve(1, requests_running=8, requests_waiting=8, kv_usage_ratio=0.95, observes=observes)
+        found = [cause for cause in (queue_saturation, kv_full) if world.engine(cause) is not None]
+        missed += [second] if second >= 60 and len(found) < 2 else []
+    assert missed == []
+    finding = world.engine(queue_saturation)
+    assert finding is not None
+    assert "2.0 s on average without the longest; first tokens took at most 2.5 s so (" in finding.evidence[0].text
+    assert "with them), of which that is 80%" in finding.evidence[0].text
+
+
+def test_a_queue_on_a_page_without_sums_is_found() -> None:
+    world = EngineWorld()
+    for second in range(60):
+        world.serve(1, requests_running=8, requests_waiting=8)
+        for metric in ("aie_engine_queue_seconds", "aie_engine_time_to_first_token_seconds"):
+            point = HistogramPoint(metric, (("engine", "e"),), (1.0, 2.5, 5.0), (0.0, 4.0 * second, 0.0, 0.0), 0.0)
+            world.store.apply(Batch("scrape:e", world.now_s, histograms=[point]))
+    assert world.engine(queue_saturation) is not None
+
+
 @pytest.mark.parametrize("usage", [0.0, 0.6, 1.0])
 def test_a_full_cache_in_front_of_which_nobody_waits_is_none(usage: float) -> None:
     world = EngineWorld()
@@ -199,6 +228,13 @@ QUEUES: dict[str, dict[str, Any]] = {
     "waits that are less than half of it, though their buckets say more": {
         "observes": {"queue_seconds": {2.6: 4}, "time_to_first_token_seconds": {5.3: 4}},
         "requests_waiting": 5,
+    },
+    "long prompts, and a few that are far longer": {
+        "observes": {
+            "queue_seconds": lambda second: {0.6: 3, 0.6 if second % 3 else 30.0: 1},
+            "time_to_first_token_seconds": lambda second: {3.0: 3, 3.0 if second % 3 else 65.0: 1},
+        },
+        "requests_waiting": 1,
     },
     "no request that is admitted": {"observes": {"queue_seconds": {}}, "requests_waiting": 1},
 }

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from fakes.engine_world import EngineWorld
 
-from aie_agent.analysis.engine_causes.readings import Observed, has_moved, held, highest, is_positive, risen_per_bin, seconds, size
+from aie_agent.analysis.engine_causes.readings import (
+    Observed,
+    has_moved,
+    held,
+    highest,
+    is_positive,
+    observed,
+    risen_per_bin,
+    seconds,
+    size,
+)
 from aie_agent.analysis.window import bucket_increase, gain, sum_increase
+from aie_agent.samples import Batch, HistogramPoint
 from aie_agent.series import BREAK, HistogramSeries, Series
 from aie_telemetry.catalogue import Kind
 
@@ -92,6 +104,39 @@ def test_a_quick_look_at_what_seldom_moves() -> None:
     world.serve(15, preemptions_total=0)
     assert has_moved(world.view, "e", metric, world.now_s - 18)
     assert not has_moved(world.view, "e", metric, world.now_s - 10)
+
+
+@pytest.mark.parametrize("has_sum", [True, False])
+def test_a_page_without_sums_is_read_by_its_buckets(has_sum: bool) -> None:
+    world, metric = EngineWorld(), "aie_engine_queue_seconds"
+    for second in range(10):
+        world.now_s += 1
+        total = 2.6 * 3 * second if has_sum else 0.0
+        points = [HistogramPoint(metric, E, (0.5, 1.0, 2.5, 5.0), (0.0, 0.0, 0.0, 3.0 * second, 0.0), total)]
+        world.store.apply(Batch("scrape:e", world.now_s, histograms=points))
+    seen = observed(world.view, "e", metric, world.now_s - 5, world.now_s)
+    assert seen is not None
+    assert (seen.count, seen.mean) == (15.0, pytest.approx(2.6 if has_sum else 3.75))
+    quiet = observed(world.view, "e", metric, world.now_s, world.now_s)
+    assert quiet is not None
+    assert (quiet.count, quiet.mean) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_usual_mean_is_that_of_the_shorter_and_at_most_a_little_more(seed: int) -> None:
+    rng = random.Random(seed)
+    bounds = (0.5, 1.0, 2.5, 5.0, 10.0, 50.0)
+    values = sorted(rng.lognormvariate(0.5, 0.8) for _ in range(rng.randrange(1, 60)))
+    buckets = [bisect_left(bounds, value) for value in values]
+    counts = [float(buckets.count(at)) for at in range(len(bounds) + 1)]
+    short = [value for value, at in zip(values, buckets, strict=True) if at <= buckets[(len(values) - 1) // 2]]
+    seen = Observed(bounds, counts, sum(values))
+    of_short = sum(short) / len(short)
+    assert of_short <= seen.usual_mean + 1e-9
+    assert seen.usual_mean <= min(bounds[buckets[(len(values) - 1) // 2]], sum(values) / len(short)) + 1e-9
+    alike = Observed(bounds, [0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0], 4.5)
+    assert (alike.usual_mean, Observed(bounds, [0.0] * 7, 0.0).usual_mean) == (1.5, 0.0)
+    assert Observed((1.0,), (0.0, 2.0), 9.0).usual_mean == 4.5, "above all bounds"
 
 
 def test_sums_of_a_histogram_are_bounded_and_in_the_middle() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakes.cause_world import BEGIN_S
 from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.diagnose import Diagnosis
@@ -127,6 +129,29 @@ def test_where_half_of_all_fail_it_is_not_critical_again_and_again() -> None:
     )
     assert sum(each == "critical" for each in news(told)) == 1
     assert len(news(told)) <= 3
+
+
+@pytest.mark.parametrize(("a_second", "share"), [(0.5, 0.2), (0.6, 0.15), (0.4, 0.1)])
+def test_few_requests_of_a_window_that_only_keeps_it_page_nobody(a_second: float, share: float) -> None:
+    """Three of five are 60 %, and enough for it to go on. It is as grave as it would be if it were found anew."""
+    noise, world, diagnosis = random.Random(1), EngineWorld(), Diagnosis(engine_causes=(error_rate,), subject_causes=())
+    told: list[Finding] = []
+    for _ in range(QUARTER_S):
+        came = [noise.random() < share for _ in range(sum(noise.random() < a_second / 4 for _ in range(4)))]
+        world.serve(1, outcomes={"ok": len(came) - sum(came), "error": sum(came)})
+        anew = error_rate(world.view, "e", world.now_s)
+        goes_on = error_rate(replace(world.view, held_since_s=lambda *_: BEGIN_S), "e", world.now_s)
+        assert (goes_on is not None and goes_on.severity == "critical") == (anew is not None and anew.severity == "critical")
+        told += diagnosis.update(world.view, world.now_s)
+    begun = [before is None or each.since_s != before.since_s for before, each in zip([None, *told], told, strict=False)]
+    assert sum(begun) <= 2, "it stays one"
+    assert {each.severity for each in told} == {"warning"}
+
+
+def test_all_of_few_that_fail_stay_critical() -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(error_rate,), subject_causes=())
+    told = shown(world, diagnosis, 300, "error_rate", outcomes={"ok": 0, "error": lambda second: second % 3 == 0})
+    assert news(told) == ["warning", "critical"]
 
 
 def test_a_limit_that_is_not_reached_any_more_is_told_with_the_half_that_keeps_it() -> None:

@@ -116,6 +116,18 @@ class TestClocks:
         assert {each.since_s for each in shown} == {BEGIN_S - 60.0}
         assert shown[-31].evidence[1].text == "its SM clock is 1182 MHz of 2000 MHz, 59% (limit 75%)", "of eleven readings"
 
+    def test_the_mean_is_of_heat_alone(self) -> None:
+        since = dict.fromkeys(("sw_thermal", "hw_power_brake", "board_limit"), BEGIN_S - 60)
+        now = gpu(clock_events=tuple(since), clock_events_since_s=since, sm_clock_hertz=900 * MHZ, sm_clock_max_hertz=2_000 * MHZ)
+        world = CauseWorld(gpus=[now])
+        world.live(10, {"aie_gpu_clock_hertz gpu=0 clock=sm": 1_600 * MHZ})
+        clocks = {each.cause: each.evidence[1].text for each in world.subjects(gpu_clocks)}
+        assert clocks == {
+            "gpu_thermal": "its SM clock is 1600 MHz of 2000 MHz, 80% (limit 75%)",
+            "gpu_power_brake": "its SM clock is 900 MHz of 2000 MHz",
+            "gpu_slowed": "its SM clock is 900 MHz of 2000 MHz",
+        }
+
     @pytest.mark.parametrize(("hertz", "explains"), [(1_950 * MHZ, False), (1_000 * MHZ, True)])
     def test_a_warm_gpu_hides_what_is_wrong_only_where_it_costs_much(self, hertz: float, explains: bool) -> None:
         """A queue and a full KV cache on a GPU that lost 1.5 % of its clock are of the load."""

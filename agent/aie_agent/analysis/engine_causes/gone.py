@@ -8,9 +8,10 @@ restarted is known from the agent's state on disk; what ran in it then is not. W
 reported: there is no other false alarm. Restarts that take less than `STEADINESS` allows are none.
 
 What ran long before it went (`_Heard`) is not taken to be lost: a server that is asked to end closes its page first, works off what
-it has, and goes. It counts as idle, and the evidence says how old the number is. Not so where one of its processes went first
-(`_fell_apart`): that is a crash. What is told too mildly is one that fell silent under load for some seconds and was killed as a
-whole then; silent for longer, it was told as hung. And one that drains within `FRESH_S` is told as if it had been killed.
+it has, and goes. It counts as idle, and the evidence says how old the number is. Not so where one of its processes went about when
+it was last heard, and others seconds later (`_fell_apart`): that is a crash. What is told too mildly is one that fell silent under
+load for some seconds and was killed as a whole then; silent for longer, it was told as hung. And one that drains within `FRESH_S`,
+or of which a process goes within that time, is told as if it had been killed.
 
 `oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
 of a kill that the kernel counted is taken to be the one: another process may have been, and the engine have ended just then for a
@@ -125,7 +126,8 @@ def _last_heard(view: View, engine: str, down_s: float) -> _Heard | None:
         return None
     running = sum(series.value for series in known if series.source == newest.source)
     before_s = max(down_s - newest.last_time_s, 0.0)
-    is_fresh = before_s <= _patience_s(newest) or _fell_apart(view, engine, newest.last_time_s, down_s)
+    patience_s = _patience_s(newest)
+    is_fresh = before_s <= patience_s or _fell_apart(view, engine, newest.last_time_s, patience_s, down_s)
     is_of_end = is_fresh and not _may_have_ended(view, engine, newest, running)
     return _Heard(running, before_s, is_of_end)
 
@@ -139,11 +141,12 @@ def _patience_s(series: Series) -> float:
     return max(FRESH_S, _PERIODS * period_s)
 
 
-def _fell_apart(view: View, engine: str, heard_s: float, down_s: float) -> bool:
+def _fell_apart(view: View, engine: str, heard_s: float, patience_s: float, down_s: float) -> bool:
     """Whether a process of it ended about when it was last heard, and others lived on for seconds. One that ends in good order goes
-    as a whole."""
+    as a whole, or its workers go long after its page closed, seconds before what serves."""
     points = [point for series in view.store.scalars(PROCESSES, engine=engine) for point in series.ring.since(heard_s - FRESH_S)]
-    return any(after < before for (_, before), (time_s, after) in pairwise(points) if after > 0 and time_s <= down_s - AT_ONCE_S)
+    until_s = min(heard_s + patience_s, down_s - AT_ONCE_S)
+    return any(after < before for (_, before), (time_s, after) in pairwise(points) if after > 0 and time_s <= until_s)
 
 
 def _may_have_ended(view: View, engine: str, running: Series, count: float) -> bool:

@@ -8,7 +8,9 @@ its errors; the map of pages counts HTTP 4xx as rejected. There is no other fals
 
 What is found goes on while half of a limit is reached; where it is no want of places also while that is so of the last four
 minutes, and any ended so in the last. So a share that stays near a limit is one finding (nine simulated half hours at the limit
-itself: at most two each), and what is mended is gone a minute later, and where most of few failed two.
+itself: at most two each; 22 in nine of 0.4 requests a second of which a tenth fails), and what is mended is gone a minute later,
+and where most of few failed two. Half of a limit keeps it and makes it no graver: critical are `CRITICAL_LEAST` that failed in a
+window that reaches its whole limit (none in 27 half hours of 0.4, 0.5 and 1 request a second of which 10, 20 and 20 % fail).
 
 A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
 Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that
@@ -39,6 +41,8 @@ REJECTED: Final = "requests_rejected"
 FULL: Final = "aie_engine_requests_refused_full_total"
 LEAST: Final = 5
 CRITICAL_SHARE: Final = 0.5
+CRITICAL_LEAST: Final = 10
+"""Five of nine fail by chance, where few come."""
 QUEUED_SHARE: Final = 0.5
 FULL_QUEUE: Final = 8
 """Where nobody tells why requests are refused: with so many waiting at so much of the window's looks, the queue is why."""
@@ -92,15 +96,18 @@ class _Bad(NamedTuple):
 
 
 def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
-    """The finding `error_rate` at `now_s`, or None. Critical where half of all fail."""
-    eased = ease(view, ERRORS, engine)
-    windows = ERROR_WINDOWS if eased == 1.0 else (*ERROR_WINDOWS, ERRORS_GO_ON)
-    found = _bad(view, engine, ("error", "timeout"), _ENDS, windows, eased, now_s)
+    """The finding `error_rate` at `now_s`, or None. Critical where half of all fail, and enough of them by the limits that it
+    begins with: three of five requests are enough for it to go on, and too few to page anybody."""
+    bad, eased = ("error", "timeout"), ease(view, ERRORS, engine)
+    found = _bad(view, engine, bad, _ENDS, ERROR_WINDOWS, 1.0, now_s)
+    if found is None and eased < 1.0:
+        found = _bad(view, engine, bad, _ENDS, (*ERROR_WINDOWS, ERRORS_GO_ON), eased, now_s)
     if found is None:
         return None
     kinds = " and ".join(f"{count:.0f} {kind}s" for kind, count in found.counts.items() if count)
     text = f"of {found.ended:.0f} requests that ended in the last {found.window.seconds:g} s {kinds} ({found.share:.0%}"
-    severity: Severity = "critical" if found.share >= CRITICAL_SHARE else "warning"
+    is_critical = found.eased == 1.0 and found.share >= CRITICAL_SHARE and found.bad >= CRITICAL_LEAST
+    severity: Severity = "critical" if is_critical else "warning"
     advice = (
         "Timeouts: requests take longer than their deadline; see what else is found of this engine, or allow more time."
         if found.counts["timeout"] > found.counts["error"]

@@ -1,9 +1,9 @@
 """More requests come than the engine takes in: waiting is most of what their first token takes, or some are refused.
 
 The rule: requests waited at every look of the last `HELD_S` seconds; half of those that were admitted lately had waited `WAIT_S` or
-longer; and their waits are on average at least `SHARE` of the average time to the first token, by the sums that histograms have
-beside their buckets. Where a page has no histogram of waits (llama.cpp, older SGLang), requests waited for `UNMEASURED_S`, all that
-time no fewer than ran.
+longer; and their waits are at least `SHARE` of the time to the first token, on average by the sums that histograms have beside
+their buckets, or so without the longest of both (`usual_mean`), since a few long prompts raise the average time of all. Where a
+page has no histogram of waits (llama.cpp, older SGLang), requests waited for `UNMEASURED_S`, all that time no fewer than ran.
 
 It goes on while requests waited at half of the looks of the last `GOES_ON_S` seconds, and half of each of the other limits is
 reached: so a queue that is empty at one look in ten is one finding (an hour simulated; with one in four, four in an hour), and
@@ -27,7 +27,7 @@ had none left that was milder. What it does not see: requests that a proxy holds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from aie_agent.analysis.engine_causes.arrivals import Arrivals
 from aie_agent.analysis.engine_causes.outcomes import FLOOD, overload
@@ -36,6 +36,8 @@ from aie_agent.analysis.engine_causes.readings import (
     RUNNING,
     TTFT,
     WAITING,
+    Observed,
+    Sample,
     enough,
     held,
     highest,
@@ -165,18 +167,33 @@ def _of_waits(view: View, engine: str, eased: float, now_s: float) -> Evidence |
     sample = enough(view, engine, QUEUE, WINDOWS_S, eased * LEAST, now_s)
     if sample is None:
         return None
-    first_token = observed(view, engine, TTFT, now_s - sample.window_s, now_s)
-    median_s, mean_s, first_s = sample.seen.quantile(0.5), sample.seen.mean, first_token.mean if first_token is not None else 0.0
-    if median_s < eased * WAIT_S or mean_s < eased * SHARE * first_s:
+    median_s, part = sample.seen.quantile(0.5), _part(sample, observed(view, engine, TTFT, now_s - sample.window_s, now_s))
+    if median_s < eased * WAIT_S or part.share < eased * SHARE:
         return None
-    would_begin = median_s >= WAIT_S and mean_s >= SHARE * first_s
     half_s = WAIT_S if median_s >= WAIT_S else eased * WAIT_S
-    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(half_s)} or longer"
-    text += f", and all of them {seconds(mean_s)} on average"
-    if first_s:
-        text += f"; first tokens took {seconds(first_s)} on average, of which that is {min(mean_s / first_s, 1.0):.0%}"
-    limits = limit_of(would_begin, f"{seconds(WAIT_S)} for half of them, and {SHARE:.0%} of that")
+    text = f"half of the requests admitted in the last {sample.window_s:g} s had waited {seconds(half_s)} or longer{part.words}"
+    limits = limit_of(median_s >= WAIT_S and part.share >= SHARE, f"{seconds(WAIT_S)} for half of them, and {SHARE:.0%} of that")
     return Evidence(text=f"{text} ({limits})", metric=QUEUE)
+
+
+class _Part(NamedTuple):
+    """Which part of the time to the first token waits are (1 where nobody knows the latter), and what evidence says of it."""
+
+    share: float
+    words: str
+
+
+def _part(sample: Sample, first: Observed | None) -> _Part:
+    """Of all on average; without the longest where that is too little."""
+    mean_s, usual_s = sample.seen.mean, sample.seen.usual_mean
+    on_average = f", and all of them {seconds(mean_s)} on average"
+    if first is None or not first.usual_mean:
+        return _Part(1.0, on_average)
+    share, usual = min(mean_s / first.mean, 1.0), min(usual_s / first.usual_mean, 1.0)
+    if share >= SHARE or usual <= share:
+        return _Part(share, f"{on_average}; first tokens took {seconds(first.mean)} on average, of which that is {share:.0%}")
+    without = f", {seconds(usual_s)} on average without the longest; first tokens took at most {seconds(first.usual_mean)}"
+    return _Part(usual, f"{without} so ({seconds(first.mean)} with them), of which that is {usual:.0%}")
 
 
 def _unmeasured(view: View, engine: str, eased: float, now_s: float) -> Evidence | None:

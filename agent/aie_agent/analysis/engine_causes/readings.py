@@ -5,6 +5,7 @@ A reading is None where nothing current says it: then a cause says nothing, rath
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,6 +60,19 @@ class Observed:
         return self.total / self.count if self.count else 0.0
 
     @property
+    def usual_mean(self) -> float:
+        """The mean without the longest, at most: of those up to the bucket of the median, as what others took is at least the lower
+        bound of their bucket. A few that take very long do not move it; where all are alike it is the mean."""
+        taken, highest, longer = 0.0, 0.0, 0.0
+        for count, low, high in zip(self.counts, (0.0, *self.bounds), (*self.bounds, math.inf), strict=True):
+            if taken >= self.count / 2:
+                longer += count * low
+            elif count:
+                taken += count
+                highest += count * high
+        return min(self.total - longer, highest) / taken if taken else 0.0
+
+    @property
     def total_at_least(self) -> float:
         """The sum of all observations, each taken to be no more than the lower bound of its bucket."""
         return sum(count * low for count, low in zip(self.counts, (0.0, *self.bounds), strict=True))
@@ -74,14 +88,16 @@ class Observed:
 
 
 def observed(view: View, engine: str, metric: str, start_s: float, now_s: float) -> Observed | None:
-    """What the current histograms of an engine observed since `start_s`, those of other bounds than the first left out."""
+    """What the current histograms of an engine observed since `start_s`, those of other bounds than the first left out. A sum that
+    stands while counts rise is one that the page does not have."""
     histograms = [series for series in view.store.histograms(metric, engine=engine) if series.valid_until_s >= now_s]
     if not histograms:
         return None
     bounds = histograms[0].bounds
     alike = [series for series in histograms if series.bounds == bounds]
-    counts = [bucket_increase(series, start_s) for series in alike]
-    return Observed(bounds, [sum(of) for of in zip(*counts, strict=True)], sum(sum_increase(series, start_s) for series in alike))
+    counts = [sum(of) for of in zip(*(bucket_increase(series, start_s) for series in alike), strict=True)]
+    summed = sum(sum_increase(series, start_s) for series in alike)
+    return Observed(bounds, counts, None if summed == 0 and any(counts) else summed)
 
 
 def began_anew_s(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float:

@@ -55,11 +55,12 @@ def gpu_clocks(view: View, now_s: float) -> list[Finding]:
             if since_s is None or word.severity is None or (reason == "hw_slowdown" and _NAMED & set(gpu.clock_events)):
                 continue
             share = _warm_limit(gpu) if reason == _WARM else None
+            told = gpu
             if share is not None:
-                gpu = msgspec.structs.replace(gpu, sm_clock_hertz=_mean_clock(view, gpu, now_s))
-                word = word._replace(severity="warning" if _is_held_below(gpu, share) else "info")
+                told = msgspec.structs.replace(gpu, sm_clock_hertz=_mean_clock(view, gpu, now_s))
+                word = word._replace(severity="warning" if _is_held_below(told, share) else "info")
             key = cause, subject(gpu)
-            found.setdefault(key, _finding(gpu, cause, reason, word, since_s, now_s, share))
+            found.setdefault(key, _finding(told, cause, reason, word, since_s, now_s, share))
     return list(found.values())
 
 
