@@ -170,9 +170,9 @@ def _then_idle(first_h: float, second_h: float) -> Shape:
     return lambda t: 168 * np.where(t < first_h, t, np.minimum(t - first_h, second_h))
 
 
-@pytest.mark.parametrize(("first_h", "second_h", "still_h"), [(30, 60, 30), (30, 33, 30), (30, 60, 72)])
+@pytest.mark.parametrize(("first_h", "second_h", "still_h"), [(30, 60, 30), (30, 33, 30), (30, 33, 62), (30, 60, 72)])
 def test_a_leak_that_nobody_asks_anything_of_is_not_none(first_h: float, second_h: float, still_h: float) -> None:
-    """Without a load a pause and a cache that has filled look the same: for a day or two; or for longer, and twice as high."""
+    """Without a load a pause and a cache that has filled look the same: for a weekend; or for longer, and twice as high."""
     days = (first_h + second_h + still_h) / 24
     verdict = _judged(days, _then_idle(first_h, second_h), events={first_h: "restart"}, step_s=120)
     assert (verdict.verdict, verdict.confidence) == ("suspect", 0.5)

@@ -47,8 +47,8 @@ _BEYOND: Final = 0.5
 """Of a rise that a restart cut short: what a cache may hold more once it is full. What went twice as high tells of no limit."""
 _BUSY: Final = 0.5
 """Of a day: half hours with load, at least."""
-_WEEKEND: Final = 132
-"""Bins: 66 hours, longer than from Friday evening to Monday morning."""
+_WEEKEND: Final = 144
+"""Bins: three days, the first hours of which may be those of the rise. From Friday evening to Monday morning it is 62 hours."""
 
 
 class DayRise(NamedTuple):
