@@ -300,6 +300,7 @@ class Agent:
             events=self._events.newest(without=is_finding),
             values=self._values.since,
             down_since_s=self._engines.down_since_s,
+            back_since_s=self._engines.back_since_s,
             configured=frozenset(engine.name for engine in self._config.engines),
             nodes=self._nodes,
             coverage=self._probes.coverage,

@@ -58,6 +58,7 @@ class _Entry:
     processes: set[ProcessId] = field(default_factory=set)
     ever_alive: bool = False
     down_since_s: float | None = None
+    back_since_s: float | None = None
     declared: bool = True
     declared_s: float | None = None
 
@@ -75,6 +76,8 @@ class Engines:
     MAX_NAMES_OF_A_PROCESS = 8
     FORGET_DOWN_AFTER_S = 3600.0
     FORGET_UNSEEN_AFTER_S = 300.0
+    AWAY_S = 600.0
+    """So long without a process it was stopped; what dies and is started again waits for less (Kubernetes: 300 s at most)."""
 
     def __init__(
         self,
@@ -339,6 +342,8 @@ class Engines:
             if entry.declared or entry.declared_s is None:
                 entry.declared, entry.declared_s = False, now_s
             if entry.processes or not entry.ever_alive:
+                if entry.down_since_s is not None and now_s - entry.down_since_s >= self.AWAY_S:
+                    entry.back_since_s = now_s
                 entry.down_since_s = None
             elif entry.down_since_s is None:
                 entry.down_since_s = now_s
@@ -387,3 +392,8 @@ class Engines:
         """When the last process of an engine was found to be gone, in the time of `prune`; None while it is not down."""
         entry = self._entries.get(name)
         return entry.down_since_s if entry else None
+
+    def back_since_s(self, name: str) -> float | None:
+        """When an engine last had a process again after `AWAY_S` or longer without; None where it never was away so long."""
+        entry = self._entries.get(name)
+        return entry.back_since_s if entry else None

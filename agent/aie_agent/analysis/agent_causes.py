@@ -2,9 +2,10 @@
 
 Exact: each holds while the agent itself says so. A source must be down for `DOWN_FOR_S`, so that one failed look is none; the page
 of an engine that was never read is information, since an engine that loads serves none yet. So is, for `LOADS_S`, that of one whose
-processes all began after it was read last: it was restarted, and loads again. What is switched off in the configuration is not
-blind. False alarms: an engine that loads for longer than that; a client that sends broken StatsD lines is told as drops, as
-information, for `DROPS_S`.
+processes all began after it was read last: it was restarted, and loads again. One that dies while it loads begins again and again:
+so that time counts from when its page fell silent, or from when it had processes again after minutes without. What is switched off
+in the configuration is not blind. False alarms: an engine that loads for longer than that, or is started several times until it
+serves, together for longer; a client that sends broken StatsD lines is told as drops, as information, for `DROPS_S`.
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ def _is_expected(source: SourceHealth, view: View) -> bool:
     return source.name.startswith(_PAGE) and view.state(source.name.removeprefix(_PAGE)) == "down"
 
 
-def _loads_for_s(source: SourceHealth, view: View, now_s: float) -> float | None:
-    """For how long an engine has had time to load whose page was last read of processes that are gone; None of any other source."""
-    if not source.name.startswith(_PAGE) or source.last_success_s is None:
+def _loads_for_s(source: SourceHealth, since_s: float, view: View, now_s: float) -> float | None:
+    """For how long an engine has had time to load whose page was last read of processes that are gone; None of any other source,
+    and of one that was silent for too long by then, whatever its newest process had time for."""
+    engine = source.name.removeprefix(_PAGE)
+    if engine == source.name or source.last_success_s is None or now_s - max(since_s, view.back_since_s(engine) or 0.0) >= LOADS_S:
         return None
-    started_s = view.store.current(STARTED, now_s, engine=source.name.removeprefix(_PAGE))
+    started_s = view.store.current(STARTED, now_s, engine=engine)
     if started_s is None or started_s + _ROUNDED_S <= source.last_success_s:
         return None
     return now_s - started_s if now_s - started_s < LOADS_S else None
@@ -80,7 +83,7 @@ def _of_source(source: SourceHealth, reason: str, since_s: float, view: View, no
     is_page = source.name.startswith(_PAGE)
     engine = source.name.removeprefix(_PAGE)
     what = f"engine {engine}: its metrics page cannot be read" if is_page else f"the agent is blind for {source.name}"
-    loads_s = _loads_for_s(source, view, now_s)
+    loads_s = _loads_for_s(source, since_s, view, now_s)
     text = f"source {source.name} has been down for {now_s - since_s:.0f} s (limit {DOWN_FOR_S:g} s): {reason}"
     return Finding(
         cause=CAUSE,

@@ -118,7 +118,8 @@ class View:
     the metrics, None where it has no page. `stacks` are those taken since a cause was found, None until then; `locks` are those
     that probes see its threads wait for, the worst first. `gpus` are as the API shows them. `drivers` are versions by what they are
     of ("NVIDIA driver"). `sources` are the agent's own, with why one is down. `events` are what hooks and probes told of lately,
-    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen. `values`
+    the newest first. `down_since_s` is since when an engine has no process, None while it has one or none was ever seen;
+    `back_since_s` since when it has one again after minutes without, None where it never was away so long. `values`
     are single numbers of requests that came since a position, and the next position (request_values.py). `nodes` are the CPUs of
     each NUMA node of the host. `coverage` is what probes see of an engine, and what not. `configured` are
     the engines that the configuration names. `recalled` are those that the agent knows only from before it was restarted.
@@ -141,6 +142,7 @@ class View:
     sources: Sequence[SourceHealth] = ()
     events: Sequence[Event] = ()
     down_since_s: Callable[[str], float | None] = _never
+    back_since_s: Callable[[str], float | None] = _never
     configured: frozenset[str] = frozenset()
     values: Callable[[int], tuple[int, Sequence[Arrived]]] = _no_values
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)

@@ -54,6 +54,9 @@ def test_a_page_is_its_engines() -> None:
         (125.0, 600.0, "warning"),  # a process that served it lives
         (LOADS_S + 65.0, LOADS_S + 60.0, "warning"),  # nothing loads for so long
         (125.0, None, "warning"),  # nobody knows of processes
+        (7200.0, 40.0, "warning"),  # it dies while it loads, and is started again and again
+        (LOADS_S + 5.0, 300.0, "warning"),
+        (LOADS_S - 5.0, 300.0, "info"),
     ],
 )
 def test_a_restarted_engine_may_load_again(reason: str, read_ago_s: float, started_ago_s: float | None, severity: str) -> None:
@@ -66,6 +69,17 @@ def test_a_restarted_engine_may_load_again(reason: str, read_ago_s: float, start
     assert ("its own log" in page.advice) == (severity == "info") == (len(page.evidence) == 2)
     if read_ago_s == 125.0 and severity == "info":
         assert page.evidence[1].text == "its processes started 2 min ago, after it was last read: it may load (limit 30 min)"
+
+
+@pytest.mark.parametrize(("back_ago_s", "severity"), [(300.0, "info"), (LOADS_S + 5.0, "warning"), (None, "warning")])
+def test_one_that_was_stopped_for_the_night_may_load(back_ago_s: float | None, severity: str) -> None:
+    back_s = None if back_ago_s is None else BEGIN_S - back_ago_s
+    world = CauseWorld(
+        sources=[SourceHealth("scrape:e", "refused", BEGIN_S - 7199, BEGIN_S - 7200)], back_since_s=lambda engine: back_s
+    )
+    world.live(1, {"aie_process_start_time_seconds engine=e": BEGIN_S - 290.0})
+    world.now_s = BEGIN_S
+    assert [page.severity for page in found(world)] == [severity]
 
 
 def test_other_sources_do_not_load() -> None:

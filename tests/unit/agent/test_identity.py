@@ -82,6 +82,19 @@ def test_states() -> None:
     assert engines.state("a") == "down"
 
 
+@pytest.mark.parametrize(("away_s", "back_s"), [(Engines.AWAY_S - 1, None), (Engines.AWAY_S, 1.0 + Engines.AWAY_S)])
+def test_who_is_back_after_minutes_is_told_from_who_is_started_again(away_s: float, back_s: float | None) -> None:
+    engines, host = make(t10=5)
+    engines.declare("a", Origin.CONFIG, 10)
+    host.alive = {}
+    engines.prune(1.0)
+    host.alive = {10: 8}
+    engines.declare("a", Origin.CONFIG, 10)
+    engines.prune(1.0 + away_s)
+    assert (engines.state("a"), engines.down_since_s("a"), engines.back_since_s("a")) == ("up", None, back_s)
+    assert engines.back_since_s("other") is None
+
+
 def test_unnamed_engines_that_are_gone_are_forgotten_in_the_end() -> None:
     engines, host = make(t10=5, t11=5)
     engines.declare("configured", Origin.CONFIG, 10)
