@@ -10,6 +10,7 @@ from aie_agent.analysis import agent_causes, placement
 from aie_agent.analysis.causes import STEADINESS
 from aie_agent.analysis.gpu_causes import clocks, lost, pcie, tenants
 from aie_agent.analysis.host_causes import cpu, disk, memory
+from aie_agent.identity import Engines
 
 FOLDER = Path(__file__).parents[3] / "docs" / "runbooks"
 
@@ -52,6 +53,7 @@ FIGURES = {
         f"down for {agent_causes.DOWN_FOR_S:g} s",
         f"the last {agent_causes.DROPS_S:g} s",
         f"for {agent_causes.LOADS_S / 60:g} minutes after they began",
+        f"no process for {Engines.AWAY_S / 60:g} minutes",
     ),
     "gpu_lost": (f"{placement.REMEMBERED_S / 60:g} minutes",),
     **{f"gpu_xid_{family}": (f"the last {lost.RECENT_S / 60:g} minutes",) for family in lost.XID_FAMILIES},
