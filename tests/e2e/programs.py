@@ -47,7 +47,12 @@ class Program:
         return self.process.wait(30)
 
 
-def eventually(condition: Callable[[], Any], alive: Program | None = None, timeout_s: float = 60.0) -> Any:
+def eventually(
+    condition: Callable[[], Any],
+    alive: Program | None = None,
+    timeout_s: float = 60.0,
+    shown: Callable[[], Any] = lambda: "",
+) -> Any:
     """What `condition()` gives once it gives something true. Fails after a time far beyond what any machine needs."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -57,7 +62,7 @@ def eventually(condition: Callable[[], Any], alive: Program | None = None, timeo
         if alive is not None and alive.process.poll() is not None:
             pytest.fail(f"{alive.name} ended with {alive.process.returncode}:\n{alive.text()}")
         time.sleep(0.05)
-    pytest.fail(f"not within {timeout_s} s" + (f":\n{alive.text()}" if alive else ""))
+    pytest.fail(f"not within {timeout_s} s" + (f":\n{alive.text()}" if alive else "") + f"\n{shown()}")
 
 
 def get(url: str) -> tuple[int, bytes]:

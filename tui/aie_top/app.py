@@ -82,7 +82,7 @@ class TopApp(App[None]):
         if _terminal_is_gone(self):
             self.exit(return_code=1)
             return
-        if frame is None:
+        if frame is None or not self.is_running:  # while it shuts down, its screens have no parts any more
             return
         self._latest = frame
         if not self.view.paused:

@@ -188,10 +188,10 @@ class Broken:
 
     def break_it(self) -> None:
         """GPUs are lost, hot, slow; senders send what cannot be taken."""
-        self._host.push_xid(1, 143)  # of a number that has no series before; a GPU that is lost ends what waits for them all
-        for fault in GPU_FAULTS:
-            if fault.name in _ON_GPUS:
-                self._place.stack.enter_context(fault.inject(self))  # type: ignore[arg-type]  # of its world they take the GPUs
+        self._host.push_xid(1, 143)  # of a number that has no series before
+        # A GPU that is lost comes last: the agent then opens NVML anew, and hears no XID while it does.
+        for fault in sorted((each for each in GPU_FAULTS if each.name in _ON_GPUS), key=lambda each: each.name == "xid-79"):
+            self._place.stack.enter_context(fault.inject(self))  # type: ignore[arg-type]  # of its world they take the GPUs
         self.babble()
 
     def simulated(self) -> simulate.Controller:

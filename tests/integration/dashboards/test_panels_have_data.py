@@ -152,7 +152,7 @@ def test_numbers_are_those_of_the_host(key: tuple[str, str, str], monitored: Mon
     def shown() -> dict[str, float]:
         return {each["metric"][label]: float(each["value"][1]) for each in monitored.answer(panel.queries[0].expr, agent)}
 
-    eventually(lambda: shown() == expected)
+    eventually(lambda: shown() == expected, shown=shown)
 
 
 def test_spans_are_told_by_what_became_of_them(monitored: Monitored) -> None:

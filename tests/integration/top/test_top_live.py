@@ -288,3 +288,15 @@ def test_only_what_changed_is_drawn_anew() -> None:
     (region,) = changed_regions(before, after, 80)
     assert (region.x, region.y, region.width, region.height) == (2, 0, 4, 1)
     assert not list(changed_regions(after, after, 80))
+
+
+async def test_a_frame_that_comes_while_it_shuts_down_is_not_painted() -> None:
+    """The screens lose their parts first, and the feed ends after them."""
+    with AgentApi(fake.healthy) as api:
+        async with running(api.url) as (app, pilot):
+            await pilot.press("question_mark")
+            await pilot.pause()
+        painted = app.arranged
+        app._deliver(app._latest)
+        app.on_top_app_arrived(app.Arrived())
+        assert app.arranged is painted
