@@ -22,8 +22,8 @@ _TOLD_MS: Final = 1000.0
 """Milliseconds of less than a second may have been meant as seconds: what is used is told."""
 _LONGEST_TIMEOUT_MS: Final = 60_000.0
 _MOST_DIGITS: Final = 18
-_SECRET: Final = re.compile(r"(?:(?<=//)|^(?!\w+://))[^/?]*@|(?<=\?).+", re.DOTALL)
-"""User and password, with a scheme before them or not, and what stands in a query."""
+_SECRET: Final = re.compile(r"^(\w+://)?.*@|(?<=\?).+", re.DOTALL)
+"""All before the last @, but for a scheme: a password may hold any character; and what stands in a query."""
 
 
 class Told(NamedTuple):
@@ -35,7 +35,8 @@ class Told(NamedTuple):
     instead: str | None
 
     def __str__(self) -> str:
-        value = _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", self.value)  # a URL may hold a password
+        # A URL may hold a password.
+        value = _SECRET.sub(lambda found: f"{found[1] or ''}***@" if found[0].endswith("@") else "***", self.value)
         what = "it is ignored" if self.instead is None else f"{self.instead} is used"
         return f"{self.name}={value!r}: {what}: accepted: {self.accepted}"
 

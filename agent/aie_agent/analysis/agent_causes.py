@@ -1,11 +1,12 @@
 """The agent sees less than it should: a source that does not work, input that it dropped, probes that it may not set.
 
-Exact: each holds while the agent itself says so. A source must be down for `DOWN_FOR_S`, so that one failed look is none; the page
-of an engine that was never read is information, since an engine that loads serves none yet. So is, for `LOADS_S`, that of one whose
-processes all began after it was read last: it was restarted, and loads again. One that dies while it loads begins again and again:
-so that time counts from when its page fell silent, or from when it had processes again after minutes without. What is switched off
-in the configuration is not blind. False alarms: an engine that loads for longer than that, or is started several times until it
-serves, together for longer; a client that sends broken StatsD lines is told as drops, as information, for `DROPS_S`.
+Exact: each holds while the agent itself says so. A source must be down for `DOWN_FOR_S`, so that one failed look is none; the
+page of an engine that was never read is information for `LOADS_S`, since an engine that loads serves none yet. So is that of one
+whose processes all began after it was read last: it was restarted, and loads again. One that dies while it loads begins again and
+again: so that time counts from when its page fell silent, or from when it had processes again after minutes without. What is
+switched off in the configuration is not blind. False alarms: an engine that loads for longer than that, or that is configured and
+does not run, or is started several times until it serves, together for longer; a client that sends broken StatsD lines is told as
+drops, as information, for `DROPS_S`.
 """
 
 from __future__ import annotations
@@ -68,11 +69,14 @@ def _is_expected(source: SourceHealth, view: View) -> bool:
 
 
 def _loads_for_s(source: SourceHealth, since_s: float, view: View, now_s: float) -> float | None:
-    """For how long an engine has had time to load whose page was last read of processes that are gone; None of any other source,
-    and of one that was silent for too long by then, whatever its newest process had time for."""
+    """For how long an engine has had time to load whose page was last read of processes that are gone, or never; None of any other
+    source, and of one that was silent for too long by then, whatever its newest process had time for."""
     engine = source.name.removeprefix(_PAGE)
-    if engine == source.name or source.last_success_s is None or now_s - max(since_s, view.back_since_s(engine) or 0.0) >= LOADS_S:
+    silent_s = now_s - max(since_s, view.back_since_s(engine) or 0.0)
+    if engine == source.name or silent_s >= LOADS_S:
         return None
+    if source.last_success_s is None:
+        return silent_s
     started_s = view.store.current(STARTED, now_s, engine=engine)
     if started_s is None or started_s + _ROUNDED_S <= source.last_success_s:
         return None
@@ -88,19 +92,24 @@ def _of_source(source: SourceHealth, reason: str, since_s: float, view: View, no
     return Finding(
         cause=CAUSE,
         subject=engine,
-        severity="info" if is_page and (source.last_success_s is None or loads_s is not None) else "warning",
+        severity="warning" if loads_s is None else "info",
         since_s=since_s,
         summary=f"{what}: {reason}",
-        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(loads_s)),
+        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(source, loads_s)),
         advice=_CHECK if loads_s is None else f"{_LOADING} {_CHECK}",
         runbook=_RUNBOOK,
     )
 
 
-def _of_start(loads_s: float | None) -> Iterator[Evidence]:
-    if loads_s is not None:
-        text = f"its processes started {in_words(loads_s)} ago, after it was last read: it may load (limit {in_words(LOADS_S)})"
-        yield Evidence(text=text, metric=STARTED)
+def _of_start(source: SourceHealth, loads_s: float | None) -> Iterator[Evidence]:
+    if loads_s is None:
+        return
+    began = (
+        ("it was never read", "aie_agent_source_up")
+        if source.last_success_s is None
+        else (f"its processes started {in_words(loads_s)} ago, after it was last read", STARTED)
+    )
+    yield Evidence(text=f"{began[0]}: it may load (limit {in_words(LOADS_S)})", metric=began[1])
 
 
 def _drops(view: View, now_s: float) -> Iterator[Finding]:

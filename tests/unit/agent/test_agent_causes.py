@@ -43,6 +43,9 @@ def test_a_page_is_its_engines() -> None:
     assert (page.subject, page.severity) == ("e", "warning")
     (loads,) = found(source("scrape:e", 9.0, None))
     assert loads.severity == "info", "it never served a page: it may load"
+    assert loads.evidence[1].text == "it was never read: it may load (limit 30 min)"
+    (page,) = found(source("scrape:e", LOADS_S, None))
+    assert page.severity == "warning", "nothing loads for so long: it dies, or its address is another"
 
 
 @pytest.mark.parametrize("reason", ["refused", "no answer in 2 s"])

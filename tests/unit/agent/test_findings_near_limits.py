@@ -148,10 +148,20 @@ def test_few_requests_of_a_window_that_only_keeps_it_page_nobody(a_second: float
     assert {each.severity for each in told} == {"warning"}
 
 
-def test_all_of_few_that_fail_stay_critical() -> None:
+@pytest.mark.parametrize("every_s", [1.1, 2, 3, 7, 12])
+def test_all_of_few_that_fail_are_critical_and_stay_so(every_s: float) -> None:
+    """Whichever window holds first: of few a short one never has enough."""
     world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(error_rate,), subject_causes=())
-    told = shown(world, diagnosis, 300, "error_rate", outcomes={"ok": 0, "error": lambda second: second % 3 == 0})
-    assert news(told) == ["warning", "critical"]
+    told = shown(world, diagnosis, 300, "error_rate", outcomes={"ok": 0, "error": lambda second: second % every_s < 1})
+    assert news(told) in (["warning", "critical"], ["", "warning", "critical"])
+    assert told[60] is not None
+
+
+@pytest.mark.parametrize("every_s", [1, 2])
+def test_all_that_are_refused_are_a_warning_however_few_come(every_s: int) -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(requests_rejected,), subject_causes=())
+    told = shown(world, diagnosis, 300, "requests_rejected", outcomes={"ok": 0, "rejected": lambda second: second % every_s == 0})
+    assert [each for each in news(told) if each] == ["info", "warning"]
 
 
 def test_a_limit_that_is_not_reached_any_more_is_told_with_the_half_that_keeps_it() -> None:

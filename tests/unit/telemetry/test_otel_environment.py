@@ -15,8 +15,11 @@ NAME = "OTEL_EXPORTER_OTLP_ENDPOINT"
         ("user:secret@collector:4318", "***@collector:4318"),
         ("https://u:s@cr@et@host:99999", "https://***@host:99999"),
         ("http://[::1:4318?api-key=secret", "http://[::1:4318?***"),
-        ("u:secret@[::1:4318/x?a=secret@b", "***@[::1:4318/x?***"),
-        ("http://host:port/a@b", "http://host:port/a@b"),
+        ("u:secret@[::1:4318/x?a=secret", "***@[::1:4318/x?***"),
+        ("http://[::1:4318/x?a=secret@b", "http://***@b"),
+        ("http://user:se/cr?et@c:port", "http://***@c:port"),
+        ("http:/user:secret@c:4318", "***@c:4318"),
+        ("http://host:port/a", "http://host:port/a"),
     ],
 )
 def test_no_password_is_told(value: str, shown: str) -> None:

@@ -10,7 +10,8 @@ What is found goes on while half of a limit is reached; where it is no want of p
 minutes, and any ended so in the last. So a share that stays near a limit is one finding (nine simulated half hours at the limit
 itself: at most two each; 22 in nine of 0.4 requests a second of which a tenth fails), and what is mended is gone a minute later,
 and where most of few failed two. Half of a limit keeps it and makes it no graver: critical are `CRITICAL_LEAST` that failed in a
-window that reaches its whole limit (none in 27 half hours of 0.4, 0.5 and 1 request a second of which 10, 20 and 20 % fail).
+window, whichever, that reaches its whole limit (none in 27 half hours of 0.4, 0.5 and 1 request a second of which 10, 20 and 20 %
+fail).
 
 A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
 Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that
@@ -26,7 +27,7 @@ flood stays one for as long as more come than before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.engine_causes.arrivals import FELL, GREW, Arrivals, arrivals
@@ -66,6 +67,7 @@ REJECTED_WINDOWS: Final = (_Window(10.0, 0.1), _Window(60.0, 0.1))
 ERRORS_GO_ON: Final = _Window(240.0, 0.05, 60.0)
 REFUSALS_GO_ON: Final = _Window(240.0, 0.1, 60.0)
 """Looked at as well where it is found already: few come at random, and a minute may have half of what the one before had."""
+_GO_ON: Final = (*REJECTED_WINDOWS, REFUSALS_GO_ON)
 
 
 class _Bad(NamedTuple):
@@ -104,9 +106,10 @@ def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
         found = _bad(view, engine, bad, _ENDS, (*ERROR_WINDOWS, ERRORS_GO_ON), eased, now_s)
     if found is None:
         return None
+    gravest = _gravest(found, (_bad(view, engine, bad, _ENDS, (window,), 1.0, now_s) for window in ERROR_WINDOWS), CRITICAL_LEAST)
+    is_critical, found = gravest is not None, gravest or found
     kinds = " and ".join(f"{count:.0f} {kind}s" for kind, count in found.counts.items() if count)
     text = f"of {found.ended:.0f} requests that ended in the last {found.window.seconds:g} s {kinds} ({found.share:.0%}"
-    is_critical = found.eased == 1.0 and found.share >= CRITICAL_SHARE and found.bad >= CRITICAL_LEAST
     severity: Severity = "critical" if is_critical else "warning"
     advice = (
         "Timeouts: requests take longer than their deadline; see what else is found of this engine, or allow more time."
@@ -122,6 +125,14 @@ def error_rate(view: View, engine: str, now_s: float) -> Finding | None:
         evidence=(Evidence(text=f"{text}, {found.limit})", metric=REQUESTS),),
         advice=advice,
     )
+
+
+def _gravest(found: _Bad, windows: Iterable[_Bad | None], least: float) -> _Bad | None:
+    """The first window that reaches its whole limit in which half and more, and so many, ended badly: where little comes a short
+    one never has so many. None, too, where what is found only goes on."""
+    if found.eased < 1.0:
+        return None
+    return next((each for each in windows if each is not None and each.share >= CRITICAL_SHARE and each.bad >= least), None)
 
 
 class Overload(NamedTuple):
@@ -158,7 +169,7 @@ def client_flood(view: View, engine: str, now_s: float) -> Finding | None:
 
 def overload(view: View, engine: str, eased: float, now_s: float) -> Overload | None:
     """What is refused for want of a place, if it is enough; `eased` is what its limits are multiplied by."""
-    found = _rejected(view, engine, eased, now_s, for_room=True)
+    found = _rejected(view, engine, REJECTED_WINDOWS, eased, now_s, for_room=True)
     if found is None:
         return None
     tells_why = _tells_why(view, engine, now_s)
@@ -190,13 +201,17 @@ def _of_arrivals(came: Arrivals) -> Iterator[Evidence]:
 
 def requests_rejected(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `requests_rejected` at `now_s`, or None: requests are refused, and not for want of room."""
-    found = _rejected(view, engine, ease(view, REJECTED, engine), now_s, for_room=False)
+    eased = ease(view, REJECTED, engine)
+    found = _rejected(view, engine, REJECTED_WINDOWS if eased == 1.0 else _GO_ON, eased, now_s, for_room=False)
     if found is None:
         return None
+    whole = (_rejected(view, engine, (window,), 1.0, now_s, for_room=False) for window in REJECTED_WINDOWS)
+    gravest = _gravest(found._replace(eased=1.0), whole, 4 * LEAST)
+    found = gravest or found
     return Finding(
         cause=REJECTED,
         subject=engine,
-        severity="warning" if found.share >= CRITICAL_SHARE and found.bad >= 4 * LEAST else "info",
+        severity="info" if gravest is None else "warning",
         since_s=now_s - found.window.seconds,
         summary=f"engine {engine}: {found.share:.0%} of the requests that come are refused, and not for want of a place",
         evidence=(_of_refused(found),),
@@ -210,9 +225,8 @@ def _of_refused(found: _Bad) -> Evidence:
     return Evidence(text=f"{text} ({found.share:.0%}, {found.limit})", metric=REQUESTS)
 
 
-def _rejected(view: View, engine: str, eased: float, now_s: float, *, for_room: bool) -> _Bad | None:
+def _rejected(view: View, engine: str, windows: Sequence[_Window], eased: float, now_s: float, *, for_room: bool) -> _Bad | None:
     """The first window in which enough were refused for want of a place, or for another reason."""
-    windows = REJECTED_WINDOWS if for_room or eased == 1.0 else (*REJECTED_WINDOWS, REFUSALS_GO_ON)
     if not _tells_why(view, engine, now_s):
         found = _bad(view, engine, _REFUSED, (*_ENDS, *_REFUSED), windows, eased, now_s)
         return found if found is not None and _queue_is_long(view, engine, found, now_s) == for_room else None

@@ -185,14 +185,14 @@ class _Part(NamedTuple):
 
 def _part(sample: Sample, first: Observed | None) -> _Part:
     """Of all on average; without the longest where that is too little."""
-    mean_s, usual_s = sample.seen.mean, sample.seen.usual_mean
+    mean_s, usual_s = sample.seen.mean, sample.seen.usual_mean_about  # of first tokens the most: a share is never made up
     on_average = f", and all of them {seconds(mean_s)} on average"
     if first is None or not first.usual_mean:
         return _Part(1.0, on_average)
     share, usual = min(mean_s / first.mean, 1.0), min(usual_s / first.usual_mean, 1.0)
     if share >= SHARE or usual <= share:
         return _Part(share, f"{on_average}; first tokens took {seconds(first.mean)} on average, of which that is {share:.0%}")
-    without = f", {seconds(usual_s)} on average without the longest; first tokens took at most {seconds(first.usual_mean)}"
+    without = f", about {seconds(usual_s)} on average without the longest; first tokens took at most {seconds(first.usual_mean)}"
     return _Part(usual, f"{without} so ({seconds(first.mean)} with them), of which that is {usual:.0%}")
 
 

@@ -73,6 +73,16 @@ class Observed:
         return min(self.total - longer, highest) / taken if taken else 0.0
 
     @property
+    def usual_mean_about(self) -> float:
+        """The mean without the longest, about: the middle between the most that it can be and the least."""
+        taken, least = 0.0, 0.0
+        for count, low in zip(self.counts, (0.0, *self.bounds), strict=True):
+            if taken < self.count / 2:
+                taken += count
+                least += count * low
+        return (self.usual_mean + least / taken) / 2 if taken else 0.0
+
+    @property
     def total_at_least(self) -> float:
         """The sum of all observations, each taken to be no more than the lower bound of its bucket."""
         return sum(count * low for count, low in zip(self.counts, (0.0, *self.bounds), strict=True))
