@@ -21,8 +21,11 @@ _NEAR: Final = 0.1
 """Of the larger: two sizes that differ by no more are one level."""
 _JUMPS: Final = 0.25
 _FEW: Final = 10
-_LAGS: Final = (2, 3, 4)
+_LAGS: Final = range(2, 5)
 """Rows back: processes that take turns."""
+_MORE_LAGS: Final = range(2, 17)
+"""The same where rows share their times, as those of a reader of several processes do. Elsewhere a buffer that comes and goes at a
+pace of its own would keep step with the rows at one of so many."""
 _REGULAR: Final = 0.95
 """Of the jumps: a reader of several processes keeps their order; buffers that come and go at random keep it in half of them at
 most, and those that do so at a pace of their own slip against the rows."""
@@ -42,8 +45,8 @@ class Plausible:
         self._most_bytes = 0.0
         self._tiny = dict.fromkeys(_PARTS, 0)
         self._time_s = self._sized_s = -math.inf
-        self._sizes: deque[float] = deque(maxlen=max(_LAGS) + 1)
-        self._turns = dict.fromkeys(_LAGS, 0)
+        self._sizes: deque[float] = deque(maxlen=max(_MORE_LAGS) + 1)
+        self._turns = dict.fromkeys(_MORE_LAGS, 0)
 
     def taken(self, sample: Sample) -> Sample:
         """Takes a row as it stands in the file, and gives it without sizes of parts that cannot be bytes."""
@@ -82,7 +85,7 @@ class Plausible:
     def _compare(self, size_bytes: float) -> None:
         """Whether a jump is the same, from the same level to the same, as so many rows ago."""
         sizes = self._sizes
-        for lag in _LAGS:
+        for lag in _MORE_LAGS if self._shares_often else _LAGS:
             if lag < len(sizes):
                 is_same = not _differ(size_bytes, sizes[-lag], _NEAR) and not _differ(sizes[-1], sizes[-lag - 1], _NEAR)
                 self._turns[lag] += is_same
@@ -103,10 +106,19 @@ class Plausible:
         for name, count in self._tiny.items():
             if count:
                 yield f"{count} values of {name} below {_LEAST_BYTES:g} were passed over: not bytes, or an allocator hardly used"
-        if self._same >= _FEW and self._same > _SAME * self._rows:
+        if self.shares_times:
             yield f"{self._same} of {self._rows} rows have the time of the row before{_SEVERAL}"
         if self._jumps_often:
             yield f"{self._to_and_fro}, to and fro{_SEVERAL}"
+
+    @property
+    def shares_times(self) -> bool:
+        """Whether so many rows have the time of the row before that they may be of several processes."""
+        return self._same >= _FEW and self._shares_often
+
+    @property
+    def _shares_often(self) -> bool:
+        return self._same > _SAME * self._rows
 
     @property
     def _jumps_often(self) -> bool:
