@@ -119,6 +119,13 @@ def test_many_processes_of_one_engine(tmp_path: Path, count: int) -> None:
     assert "take turns: of several processes? one a file" in _refused(tmp_path, rows)
 
 
+def test_a_round_of_many_processes_that_goes_over_a_second(tmp_path: Path) -> None:
+    """It takes 0.4 s, each 7.3 s, in whole seconds: of some rounds a part has another time."""
+    starts = np.arange(0, 3600, 7.3) + 0.37
+    rows = [(float(t + 0.04 * at) // 1, size * _GB) for t in starts for at, size in enumerate(_MANY[10])]
+    assert "take turns: of several processes? one a file" in _refused(tmp_path, rows)
+
+
 @pytest.mark.parametrize("sizes", [(1, 2, *[5] * 8), (5,) * 17], ids=["two levels too few", "alike"])
 def test_processes_that_are_not_told_from_one_are_not_called_none(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """Only the first of each time is followed, which is flat."""
@@ -133,11 +140,12 @@ def test_processes_that_are_not_told_from_one_are_not_called_none(tmp_path: Path
 
 
 def test_buffers_at_a_pace_under_shared_times_are_one_process(tmp_path: Path) -> None:
-    """Null: 0.45 GB to and fro at a pace of its own, a row a second, stamped in whole minutes."""
-    times = np.arange(0, 13 * 3600.0)
-    for pace in (2.1, 5.3, 7.7, 11.9):
-        sizes = _GB + 50e6 / 3600 * times + 0.45 * _GB * (np.mod(times, pace) < pace / 2)
-        rows = list(zip(times // 60 * 60, sizes, strict=True))
+    """Null: 0.45 GB to and fro at a pace of its own, stamped in whole seconds or minutes; some keep step with the
+    rows at a lag."""
+    at = np.arange(7200.0)
+    for pace, a_stamp in ((2.1, 60), (5.3, 60), (5.503, 2), (7.517, 2), (3.49, 2), (6.004, 2), (11.9, 60)):
+        sizes = _GB + 0.45 * _GB * (np.mod(at, pace) < pace / 2)
+        rows = list(zip(at // a_stamp * (60 if a_stamp == 60 else 1), sizes, strict=True))
         assert len(list(read(_file(tmp_path, rows), Seen()))) == len(rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from aie_agent.analysis.leaks.lines import Sample
@@ -24,8 +25,10 @@ _FEW: Final = 10
 _LAGS: Final = range(2, 5)
 """Rows back: processes that take turns."""
 _MORE_LAGS: Final = range(2, 17)
-"""The same where rows share their times, as those of a reader of several processes do. Elsewhere a buffer that comes and goes at a
-pace of its own would keep step with the rows at one of so many."""
+"""The same where rows share their times, and so many are one round of a reader: at one of so many lags a buffer that comes and goes
+at a pace of its own keeps step with the rows, too."""
+_ROUND: Final = 0.5
+"""Of the time that a round takes: the pause before the next one is longer."""
 _REGULAR: Final = 0.95
 """Of the jumps: a reader of several processes keeps their order; buffers that come and go at random keep it in half of them at
 most, and those that do so at a pace of their own slip against the rows."""
@@ -44,8 +47,9 @@ class Plausible:
         self._both = self._swapped = 0
         self._most_bytes = 0.0
         self._tiny = dict.fromkeys(_PARTS, 0)
-        self._time_s = self._sized_s = -math.inf
-        self._sizes: deque[float] = deque(maxlen=max(_MORE_LAGS) + 1)
+        self._time_s = -math.inf
+        self._sizes: deque[float] = deque(maxlen=max(_MORE_LAGS) + 2)
+        self._times_s: deque[float] = deque(maxlen=max(_MORE_LAGS) + 2)
         self._turns = dict.fromkeys(_MORE_LAGS, 0)
 
     def taken(self, sample: Sample) -> Sample:
@@ -74,21 +78,27 @@ class Plausible:
 
     def _size(self, time_s: float, size_bytes: float) -> None:
         self._most_bytes = max(self._most_bytes, size_bytes)
-        if 0 <= time_s - self._sized_s < self._sample_s:
+        sizes, times_s = self._sizes, self._times_s
+        sizes.append(size_bytes)
+        times_s.append(time_s)
+        if len(sizes) > 1 and 0 <= time_s - times_s[-2] < self._sample_s:
             self._close += 1
-            if _differ(size_bytes, self._sizes[-1], _APART):
+            if _differ(size_bytes, sizes[-2], _APART):
                 self._jumps += 1
-                self._compare(size_bytes)
-        self._sized_s = time_s
-        self._sizes.append(size_bytes)
+                self._compare()
 
-    def _compare(self, size_bytes: float) -> None:
+    def _compare(self) -> None:
         """Whether a jump is the same, from the same level to the same, as so many rows ago."""
         sizes = self._sizes
         for lag in _MORE_LAGS if self._shares_often else _LAGS:
-            if lag < len(sizes):
-                is_same = not _differ(size_bytes, sizes[-lag], _NEAR) and not _differ(sizes[-1], sizes[-lag - 1], _NEAR)
-                self._turns[lag] += is_same
+            if lag + 1 < len(sizes):
+                is_same = not (_differ(sizes[-1], sizes[-lag - 1], _NEAR) or _differ(sizes[-2], sizes[-lag - 2], _NEAR))
+                self._turns[lag] += is_same and (lag in _LAGS or self._is_round(lag))
+
+    def _is_round(self, lag: int) -> bool:
+        """Whether one pause is most of the time from so many rows ago to the newest."""
+        times_s = list(self._times_s)[-lag - 1 :]
+        return max(late - early for early, late in pairwise(times_s)) > _ROUND * (times_s[-1] - times_s[0]) > 0
 
     def refused(self) -> str | None:
         """Why the rows cannot be what they say; None where they can."""
