@@ -197,6 +197,51 @@ def test_hours_without_load_keep_a_cache_none() -> None:
     assert verdict.verdict == "none"
 
 
+@pytest.mark.parametrize(
+    ("days", "busy_h"),
+    [
+        (153 / 24, (63, 123)),  # full for 60 h of load, and then a weekend without any begins
+        (185 / 24, (63, 123)),  # it ends: the line itself remembers nothing from before it
+        (7, (9, 18)),  # offices, 9 h a day: never half of a day's half hours
+        (8.5, (9, 18)),
+    ],
+)
+def test_a_full_cache_that_idles_is_no_leak(days: float, busy_h: tuple[int, int]) -> None:
+    """Null: it stood for a day's worth of load, whatever lies between."""
+
+    def load(hours: Array) -> Array:
+        first, last = busy_h
+        at = hours if last > 24 else np.mod(hours, 24)
+        return np.where((hours < 63) | ((at >= first) & (at < last)), 20.0, 0.0)
+
+    verdict = _judged(days, _then_idle(30, 33), load, {30.0: "restart"}, step_s=300)
+    assert verdict.verdict == "none"
+    assert any("a cache or pool that fills" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize("days", [5, 8])
+def test_a_leak_of_office_hours_that_a_restart_cut_short_stays_one(days: float) -> None:
+    """It rises with its load, for 9 h a day from the third day on."""
+
+    def load(hours: Array) -> Array:
+        at = np.mod(hours, 24)
+        return np.where((hours < 54) | ((at >= 9) & (at < 18)), 20.0, 0.0)
+
+    def shape(hours: Array) -> Array:
+        risen = 168 * np.cumsum(load(hours) > 0) * 300 / 3600
+        return np.asarray(risen - np.where(hours < 30, 0.0, 168 * 30))
+
+    assert _judged(days, shape, load, {30.0: "restart"}, step_s=300).verdict == "leak"
+
+
+@pytest.mark.parametrize(("still_h", "told"), [(30, "suspect"), (78, "none")])
+def test_a_suspicion_that_is_restarted_and_then_stands(still_h: float, told: str) -> None:
+    """Nothing tells the load: a leak that nobody asks anything of for a day, or a cache, which stands for longer than a weekend."""
+    verdict = _judged((40 + still_h) / 24, _then_idle(20, 20), events={20.0: "restart"}, step_s=120)
+    assert verdict.verdict == told
+    assert any("a leak that nobody asks anything of" in sentence for sentence in verdict.evidence) is (told == "suspect")
+
+
 def test_a_leak_that_a_restart_cured_stays_one() -> None:
     """The last life stands still, and far below where the one before it was."""
     verdict = _judged(5, lambda t: np.where(t < 40, 168 * t, 500.0), events={40.0: "deploy"}, step_s=300)

@@ -100,6 +100,55 @@ def test_more_processes_and_in_any_order(tmp_path: Path, orders: list[tuple[int,
     assert "take turns: of several processes? one a file" in _refused(tmp_path, rows)
 
 
+_MANY: Final = {
+    5: (1, 2, 5, 5, 5),
+    6: (1, 2, 5, 5, 5, 5),
+    10: (1, 2, 5, 5, 5, 8, 8, 8, 12, 12),
+    16: (1, 2, 5, 8) * 4,
+}
+
+
+@pytest.mark.parametrize("count", _MANY)
+def test_many_processes_of_one_engine(tmp_path: Path, count: int) -> None:
+    """A row of each with one time, every minute; the second leaks."""
+    rows = [
+        (t, size * _GB + (60e6 / 3600 * t if at == 1 else 0.0))
+        for t in np.arange(0, 30 * 3600, 60.0)
+        for at, size in enumerate(_MANY[count])
+    ]
+    assert "take turns: of several processes? one a file" in _refused(tmp_path, rows)
+
+
+def test_a_round_of_many_processes_that_goes_over_a_second(tmp_path: Path) -> None:
+    """It takes 0.4 s, each 7.3 s, in whole seconds: of some rounds a part has another time."""
+    starts = np.arange(0, 3600, 7.3) + 0.37
+    rows = [(float(t + 0.04 * at) // 1, size * _GB) for t in starts for at, size in enumerate(_MANY[10])]
+    assert "take turns: of several processes? one a file" in _refused(tmp_path, rows)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, *[5] * 8), (5,) * 17], ids=["two levels too few", "alike"])
+def test_processes_that_are_not_told_from_one_are_not_called_none(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    """Only the first of each time is followed, which is flat."""
+    rows = [
+        (t, size * _GB + (60e6 / 3600 * t if at == 1 else 0.0))
+        for t in np.arange(0, 30 * 3600, 60.0)
+        for at, size in enumerate(sizes)
+    ]
+    told = _judged(tmp_path, rows)
+    assert told.verdict == "not_enough_data"
+    assert any("have the time of the row before: if they are of several processes" in sentence for sentence in told.evidence)
+
+
+def test_buffers_at_a_pace_under_shared_times_are_one_process(tmp_path: Path) -> None:
+    """Null: 0.45 GB to and fro at a pace of its own, stamped in whole seconds or minutes; some keep step with the
+    rows at a lag."""
+    at = np.arange(7200.0)
+    for pace, a_stamp in ((2.1, 60), (5.3, 60), (5.503, 2), (7.517, 2), (3.49, 2), (6.004, 2), (11.9, 60)):
+        sizes = _GB + 0.45 * _GB * (np.mod(at, pace) < pace / 2)
+        rows = list(zip(at // a_stamp * (60 if a_stamp == 60 else 1), sizes, strict=True))
+        assert len(list(read(_file(tmp_path, rows), Seen()))) == len(rows)
+
+
 def test_an_allocator_that_is_hardly_used(tmp_path: Path) -> None:
     rows = [(t, size, 512, 2_097_152) for t, size in zip(_TIMES, _LEAK, strict=True)]
     told = _judged(tmp_path, rows, _PARTS)

@@ -9,7 +9,7 @@ from aie_agent.analysis.leaks.events import comes_on_top, may_end_a_life, restar
 from aie_agent.analysis.leaks.lines import ACCOUNTING, CACHES, LINES, CacheUse, Sample
 from aie_agent.analysis.leaks.lives import Repeats
 from aie_agent.analysis.leaks.new_life import NewLife
-from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.settings import RECORDED_BINS, LeakSettings
 from aie_agent.analysis.leaks.watch import Watch
 
 
@@ -19,7 +19,8 @@ class Followed:
     none, and at no fall: they go beside from the first of them on, and are None before. `events` counts those that are named."""
 
     def __init__(self, settings: LeakSettings) -> None:
-        self.watch = Watch(settings, (*(line for line in LINES if line.tells), ACCOUNTING))  # no column tells of the others
+        specs = (*(line for line in LINES if line.tells), ACCOUNTING)  # no column tells of the others
+        self.watch = Watch(settings, specs, RECORDED_BINS)
         self.fresh: Watch | None = None
         self.through: Watch | None = None
         self.caches = Watch(settings, (CACHES,))

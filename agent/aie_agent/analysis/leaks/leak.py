@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import sub
 from statistics import fmean
@@ -35,9 +36,9 @@ _MOST_PAST: Final = 4
 
 class Line:
     """One quantity of memory of an engine since its warm-up ended at `origin_s`. Samples in, a `Standing` out. Its memory is
-    bounded: two days of bins."""
+    bounded: two days of bins, and of recordings `kept_bins` more to look back at, which are no part of its state."""
 
-    def __init__(self, settings: LeakSettings, origin_s: float) -> None:
+    def __init__(self, settings: LeakSettings, origin_s: float, kept_bins: int = 0) -> None:
         self._settings = settings
         self.origin_s = origin_s
         self.standing: Standing = NOTHING
@@ -45,6 +46,7 @@ class Line:
         self._judged = False
         self._looks = self._quiet_looks = 0  # of the fast lane
         self._bins: list[Bin] = []
+        self._kept: deque[Bin] = deque(maxlen=kept_bins)
         self._loaded: list[Bin] = []  # of what rises: the bins with load
         self._cells: list[Cell] = []  # of the bin that is not complete
         self._fast: list[Cell] = []
@@ -136,6 +138,11 @@ class Line:
     def bins(self) -> Sequence[Bin]:
         """The half hours that are remembered, the newest last."""
         return self._bins
+
+    @property
+    def kept_bins(self) -> Sequence[Bin]:
+        """The half hours of a recording since its warm-up, as far back as it was asked to keep them."""
+        return tuple(self._kept)
 
     @property
     def adjust(self) -> Adjust:
@@ -285,6 +292,7 @@ class Line:
         load = sum(cell.mean.load for cell in cells) / len(cells)
         number = cells[0].number // CELLS_PER_BIN
         self._bins.append(Bin(number, least.low, max(lows), -1.0 if scattered is None else scattered, load))
+        self._kept.append(self._bins[-1])
         if len(self._bins) > MOST_BINS:
             del self._bins[0]
         self._by = self._by._replace(bytes_per_load=self._fit.bytes_per_load())

@@ -10,11 +10,9 @@ from typing import Final, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
 from aie_agent.analysis.leaks.lines import Sample
-from aie_agent.analysis.leaks.settings import LeakSettings, Tier
+from aie_agent.analysis.leaks.settings import RECORDED_BINS, LeakSettings, Tier
 from aie_agent.analysis.leaks.verdict import Rise, rise
 
-_MOST: Final = 14 * 48
-"""Bins that are kept: two weeks."""
 _LEAST: Final = 16
 """Bins of a life: eight hours. What is taken and given back more often is how an allocator works."""
 _FLOORS: Final = 6
@@ -69,6 +67,8 @@ class Repeats:
         self._bins: list[Bin] = []
         self._restarted: set[int] = set()
         self._restarts = 0
+        self._load = self._loads = 0.0  # the last that is known, and all of the newest bin
+        self._rows = 0
 
     def add(self, sample: Sample, restarts: int) -> None:
         """Takes a sample, and how many restarts there were until then."""
@@ -78,17 +78,23 @@ class Repeats:
         if restarts > self._restarts:
             self._restarts = restarts
             self._restarted.add(number)
+        self._load = self._load if sample.load is None else sample.load
         if not sample.physical_bytes:
             return
-        low = Low(sample.physical_bytes, sample.load or 0.0, sample.cache_bytes or 0.0)
+        low = Low(sample.physical_bytes, self._load, sample.cache_bytes or 0.0)
         if not self._bins or self._bins[-1].number != number:
-            self._bins = [*self._bins[1 - _MOST :], _bin(number, low)]
+            self._bins = [*self.bins[1 - RECORDED_BINS :], _bin(number, low)]
+            self._loads, self._rows = 0.0, 0
         elif low.size_bytes < self._bins[-1].low.size_bytes:
             self._bins[-1] = _bin(number, low)
+        self._loads += self._load
+        self._rows += 1
 
     @property
     def bins(self) -> Sequence[Bin]:
-        """The floors of half hours, two weeks of them at most, whatever happened between them."""
+        """The floors of half hours with their mean load, two weeks of them at most, whatever happened between them."""
+        if self._bins:
+            self._bins[-1] = self._bins[-1]._replace(load=self._loads / self._rows)
         return self._bins
 
     def begin_s(self, number: int) -> float:

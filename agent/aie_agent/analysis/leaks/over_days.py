@@ -6,7 +6,7 @@ of each day shows both. Whole days are alike in their hours, so nothing needs to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final, Literal, NamedTuple
@@ -46,7 +46,7 @@ _REACHED: Final = 0.2
 _BEYOND: Final = 0.5
 """Of a rise that a restart cut short: what a cache may hold more once it is full. What went twice as high tells of no limit."""
 _BUSY: Final = 0.5
-"""Of a day: half hours with load, at least."""
+"""Of a day: half hours with load that tell something, at least."""
 _WEEKEND: Final = 144
 """Bins: three days, the first hours of which may be those of the rise. From Friday evening to Monday morning it is 62 hours."""
 
@@ -150,19 +150,31 @@ def _grows_with_load(days: Sequence[_Day]) -> bool:
 
 
 def plateau(bins: Sequence[Bin], by: Adjust, standing: Standing, whole: Whole, settings: LeakSettings) -> Plateau:
-    """What it tells of that rise where a line stands still for the newest day. Where the load is told, the day must be one of load:
-    that nobody asks anything of a leak makes it none. Where nothing tells it, a cache has filled if all of physical memory has
-    stood for longer than a weekend, and the line not far above where the rise ended."""
-    floors = _newest(bins, by, BINS)
+    """What it tells of that rise where a line stands still: for half hours with load, where that is told, or else for the newest
+    day. That nobody asks anything of it for a while makes no leak a full cache, and no full cache a leak. Where nothing tells the
+    load, a cache has filled if all of physical memory has stood for longer than a weekend, and the line not far above where
+    the rise ended. `bins` are the line's since that rise ended, two weeks of them."""
     base, peak = standing.base.adjusted(by), standing.peak.adjusted(by)
-    if floors is None or min(floors) < peak - _REACHED * (peak - base) or not _are_level(floors, standing, settings):
-        return ""
+
+    def stands(floors: Sequence[float]) -> bool:
+        return min(floors) >= peak - _REACHED * (peak - base) and _are_level(floors, standing, settings)
+
     if standing.load > 0:
-        busy = sum(not is_idle(each, standing) for each in bins[-BINS:])
-        return "filled" if busy >= _BUSY * BINS else ""
+        return "filled" if any(stands(_floors(each, by)) for each in _busy(bins, standing)) else ""
+    floors = _newest(bins, by, BINS)
+    if floors is None or not stands(floors):
+        return ""
     long = _newest(whole.bins, whole.by, _WEEKEND)
     is_long = long is not None and _are_level(long, standing, settings)
     return "filled" if is_long and max(floors) <= peak + _BEYOND * (peak - base) else "stands"
+
+
+def _busy(bins: Sequence[Bin], standing: Standing) -> Iterator[Sequence[Bin]]:
+    """The half hours with load of the newest day, and the newest with load that make a day, whatever lies between them; of either
+    half a day at least."""
+    busy = [each for each in bins if not is_idle(each, standing)]
+    newest = [each for each in busy if each.number > bins[-1].number - BINS]
+    yield from (each for each in (newest, busy[-BINS:]) if len(each) >= _BUSY * BINS)
 
 
 def _are_level(floors: Sequence[float], standing: Standing, settings: LeakSettings) -> bool:
@@ -180,4 +192,8 @@ def _newest(bins: Sequence[Bin], by: Adjust, length: int) -> list[float] | None:
     newest = [each for each in bins[-length:] if each.number > bins[-1].number - length]
     if len(newest) < _SEEN * length:
         return None
-    return [min(each.low.adjusted(by) for each in newest[at : at + _BLOCK]) for at in range(0, len(newest), _BLOCK)]
+    return _floors(newest, by)
+
+
+def _floors(bins: Sequence[Bin], by: Adjust) -> list[float]:
+    return [min(each.low.adjusted(by) for each in bins[at : at + _BLOCK]) for at in range(0, len(bins), _BLOCK)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from aie_agent.analysis.leaks.lines import Sample
@@ -21,8 +22,13 @@ _NEAR: Final = 0.1
 """Of the larger: two sizes that differ by no more are one level."""
 _JUMPS: Final = 0.25
 _FEW: Final = 10
-_LAGS: Final = (2, 3, 4)
+_LAGS: Final = range(2, 5)
 """Rows back: processes that take turns."""
+_MORE_LAGS: Final = range(2, 17)
+"""The same where rows share their times, and so many are one round of a reader: at one of so many lags a buffer that comes and goes
+at a pace of its own keeps step with the rows, too."""
+_ROUND: Final = 0.5
+"""Of the time that a round takes: the pause before the next one is longer."""
 _REGULAR: Final = 0.95
 """Of the jumps: a reader of several processes keeps their order; buffers that come and go at random keep it in half of them at
 most, and those that do so at a pace of their own slip against the rows."""
@@ -41,9 +47,10 @@ class Plausible:
         self._both = self._swapped = 0
         self._most_bytes = 0.0
         self._tiny = dict.fromkeys(_PARTS, 0)
-        self._time_s = self._sized_s = -math.inf
-        self._sizes: deque[float] = deque(maxlen=max(_LAGS) + 1)
-        self._turns = dict.fromkeys(_LAGS, 0)
+        self._time_s = -math.inf
+        self._sizes: deque[float] = deque(maxlen=max(_MORE_LAGS) + 2)
+        self._times_s: deque[float] = deque(maxlen=max(_MORE_LAGS) + 2)
+        self._turns = dict.fromkeys(_MORE_LAGS, 0)
 
     def taken(self, sample: Sample) -> Sample:
         """Takes a row as it stands in the file, and gives it without sizes of parts that cannot be bytes."""
@@ -71,21 +78,27 @@ class Plausible:
 
     def _size(self, time_s: float, size_bytes: float) -> None:
         self._most_bytes = max(self._most_bytes, size_bytes)
-        if 0 <= time_s - self._sized_s < self._sample_s:
+        sizes, times_s = self._sizes, self._times_s
+        sizes.append(size_bytes)
+        times_s.append(time_s)
+        if len(sizes) > 1 and 0 <= time_s - times_s[-2] < self._sample_s:
             self._close += 1
-            if _differ(size_bytes, self._sizes[-1], _APART):
+            if _differ(size_bytes, sizes[-2], _APART):
                 self._jumps += 1
-                self._compare(size_bytes)
-        self._sized_s = time_s
-        self._sizes.append(size_bytes)
+                self._compare()
 
-    def _compare(self, size_bytes: float) -> None:
+    def _compare(self) -> None:
         """Whether a jump is the same, from the same level to the same, as so many rows ago."""
         sizes = self._sizes
-        for lag in _LAGS:
-            if lag < len(sizes):
-                is_same = not _differ(size_bytes, sizes[-lag], _NEAR) and not _differ(sizes[-1], sizes[-lag - 1], _NEAR)
-                self._turns[lag] += is_same
+        for lag in _MORE_LAGS if self._shares_often else _LAGS:
+            if lag + 1 < len(sizes):
+                is_same = not (_differ(sizes[-1], sizes[-lag - 1], _NEAR) or _differ(sizes[-2], sizes[-lag - 2], _NEAR))
+                self._turns[lag] += is_same and (lag in _LAGS or self._is_round(lag))
+
+    def _is_round(self, lag: int) -> bool:
+        """Whether one pause is most of the time from so many rows ago to the newest."""
+        times_s = list(self._times_s)[-lag - 1 :]
+        return max(late - early for early, late in pairwise(times_s)) > _ROUND * (times_s[-1] - times_s[0]) > 0
 
     def refused(self) -> str | None:
         """Why the rows cannot be what they say; None where they can."""
@@ -103,10 +116,19 @@ class Plausible:
         for name, count in self._tiny.items():
             if count:
                 yield f"{count} values of {name} below {_LEAST_BYTES:g} were passed over: not bytes, or an allocator hardly used"
-        if self._same >= _FEW and self._same > _SAME * self._rows:
+        if self.shares_times:
             yield f"{self._same} of {self._rows} rows have the time of the row before{_SEVERAL}"
         if self._jumps_often:
             yield f"{self._to_and_fro}, to and fro{_SEVERAL}"
+
+    @property
+    def shares_times(self) -> bool:
+        """Whether so many rows have the time of the row before that they may be of several processes."""
+        return self._same >= _FEW and self._shares_often
+
+    @property
+    def _shares_often(self) -> bool:
+        return self._same > _SAME * self._rows
 
     @property
     def _jumps_often(self) -> bool:

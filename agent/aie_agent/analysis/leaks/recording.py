@@ -40,6 +40,8 @@ class Seen:
         self.last_s: float | None = None
         self.columns: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
+        self.shares_times = False
+        """Whether so many rows share a time that they may be of several processes, of which one alone is followed."""
 
     @property
     def length_s(self) -> float:
@@ -95,7 +97,7 @@ def _rows(file: TextIO, name: str, seen: Seen, plausible: Plausible) -> Iterator
     refused = plausible.refused()
     if refused is not None:
         raise RecordingError(f"{name}: {refused}")
-    seen.notes = tuple(plausible.notes())
+    seen.notes, seen.shares_times = tuple(plausible.notes()), plausible.shares_times
 
 
 def _maker(header: list[str], name: str, seen: Seen) -> Callable[[list[str]], Sample]:

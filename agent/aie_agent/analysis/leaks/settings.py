@@ -38,6 +38,9 @@ of a slow staircase."""
 MOST_BINS: Final = max(tier.bins * tier.blocks for tier in TIERS) + 8
 """Bins that a line keeps: what the longest tier needs, and four hours more."""
 
+RECORDED_BINS: Final = 14 * 48
+"""Bins that are kept of a recording beside what its lines judge by: two weeks."""
+
 FAST_CELLS: Final = 8
 """Cells of the fast lane, whose noise must be a fraction of what it rises by: 40 minutes."""
 

@@ -34,10 +34,12 @@ class Found(NamedTuple):
 
 class Watch:
     """Follows an engine's memory on a device. `begin_s` is when what it watches began; `warm_s` when its warm-up ended (None: not
-    yet). Where `restarts_told`, whoever adds samples knows restarts and calls `restart`; else events and sizes tell them."""
+    yet). Where `restarts_told`, whoever adds samples knows restarts and calls `restart`; else events and sizes tell them. Its lines
+    keep `kept_bins` half hours beside those that they judge by."""
 
-    def __init__(self, settings: LeakSettings, specs: Sequence[LineSpec] = LINES) -> None:
+    def __init__(self, settings: LeakSettings, specs: Sequence[LineSpec] = LINES, kept_bins: int = 0) -> None:
         self._settings = settings
+        self._kept_bins = kept_bins
         self._specs = {spec.name: spec for spec in specs}
         self._values = [(spec.name, spec.value) for spec in specs]
         self.begin_s: float | None = None
@@ -83,7 +85,7 @@ class Watch:
             if value is not None:
                 followed = self.lines.get(name)
                 if followed is None:
-                    followed = self.lines[name] = Line(self._settings, sample.time_s)
+                    followed = self.lines[name] = Line(self._settings, sample.time_s, self._kept_bins)
                 followed.add(sample.time_s, value, load, cache)
         if sample.cache_bytes is not None and sample.time_s >= self._next_cell_s:
             self._next_cell_s = sample.time_s + self._settings.cell_s

@@ -14,7 +14,7 @@ from aie_agent.analysis.leaks.over_days import DayRise, Plateau, Whole, days_of,
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.sentences import MOST_OF_SUSPICION, confidence, in_hours, rate, rule, size
 from aie_agent.analysis.leaks.settings import FAST_CELLS, TIERS, LeakSettings, Level
-from aie_agent.analysis.leaks.standing import Standing, level_with
+from aie_agent.analysis.leaks.standing import RANK, Standing, level_with
 from aie_agent.analysis.leaks.watch import Found, Watch
 
 Verdict = Literal["none", "suspect", "leak", "fragmentation", "retention", "accounting", "not_enough_data"]
@@ -88,7 +88,7 @@ def judge(samples: Iterable[Sample], seen: Seen, settings: LeakSettings, capacit
     if by_days is not None and (chosen is None or chosen.verdict == "retention"):
         return _of_days(by_days, chosen, followed, settings, notes)
     if chosen is None:
-        return _of_nothing(followed, lives, settings, notes)
+        return _of_nothing(followed, lives, seen, settings, notes)
     verdict, found, watch, said = chosen
     full = _full(watch, found, capacity_bytes)
     again = () if lives is None else (_in_words(lives),)
@@ -123,9 +123,9 @@ def _chosen(watch: Watch, followed: Followed, settings: LeakSettings, capacity_b
     told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
     ends = [(each, _plateau(each, watch, followed, settings)) for each in told]
     best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each, end in ends if not end])
-    stood = [each for each, end in ends if end == "stands" and each.standing.level == "leak"]
-    if stood and (best is None or best[0] == "suspect"):
-        return _Chosen("suspect", stood[0], watch, (_PAUSED,))
+    stood = max((each for each, end in ends if end == "stands"), key=lambda each: RANK[each.standing.level], default=None)
+    if stood is not None and (best is None or (best[0] == "suspect" and stood.standing.level == "leak")):
+        return _Chosen("suspect", stood, watch, (_PAUSED,))
     if best is None:
         return None
     if best[0] == "leak" and _has_paused(best[1], watch, settings):
@@ -139,7 +139,7 @@ def _plateau(found: Found, watch: Watch, followed: Followed, settings: LeakSetti
     line = watch.lines.get(found.line.name)
     if line is None or found.how != "restarted":
         return ""
-    return plateau(line.bins, line.adjust, found.standing, _whole(followed), settings)
+    return plateau(line.kept_bins, line.adjust, found.standing, _whole(followed), settings)
 
 
 def _whole(followed: Followed) -> Whole:
@@ -184,7 +184,7 @@ def _verdict(
     return WholeVerdict(verdict, found.leak_class, slope, since_s, sure, full_s, tuple(evidence))
 
 
-def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings, notes: Sequence[str]) -> WholeVerdict:
+def _of_nothing(followed: Followed, lives: Lives | None, seen: Seen, settings: LeakSettings, notes: Sequence[str]) -> WholeVerdict:
     """Where no line was found to rise by itself: what repeats, or goes on over restarts, or is a cache, may leak all the same."""
     watch = followed.watch
     beside = _beside(followed, settings)
@@ -198,7 +198,7 @@ def _of_nothing(followed: Followed, lives: Lives | None, settings: LeakSettings,
         return WholeVerdict("suspect", "unknown", lives.slope, lives.since_s, MOST_OF_SUSPICION, None, evidence)
     with_load = any(line.may_be_load for line in watch.lines.values())
     doubted = with_load or (lives is not None and lives.is_large) or _bursts(followed) is not None or _is_tiny(followed)
-    is_known = _is_judged(followed) and not doubted
+    is_known = _is_judged(followed) and not doubted and not seen.shares_times
     return WholeVerdict("none" if is_known else "not_enough_data", None, None, None, None, None, evidence)
 
 
