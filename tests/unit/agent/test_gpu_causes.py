@@ -273,7 +273,7 @@ class TestPcie:
     @pytest.mark.parametrize(
         "rows",
         [
-            {RX: 15e9, RUNNING: 3.0},
+            {RX: 20e9, RUNNING: 3.0},  # 63 %
             {RX: 24e9, RUNNING: 0.0},  # weights are loaded
             {RX: lambda second: 30e9 if second % 10 == 0 else 1e9, RUNNING: 3.0},
             {RX: lambda second: 24e9 if second % 15 < 6 else 1e9, RUNNING: 3.0},  # bursts of six seconds
@@ -318,7 +318,7 @@ class TestNeighbour:
         assert self.found() == []
         assert self.found(process(20, engine="other", memory_bytes=20 << 30)) == [], "two engines are known"
         assert self.found(process(20, engine=None, orphan=True)) == [], "a finding of its own"
-        assert self.found(process(20, engine=None, memory_bytes=300 << 20, sm_ratio=0.01)) == [], "a monitor"
+        assert self.found(process(20, engine=None, memory_bytes=1500 << 20, sm_ratio=0.04)) == [], "a monitor"
         assert self.found(process(20, engine=None, memory_bytes=None, sm_ratio=None)) == [], "not known"
         blind = GpuFault(cause="gpu_pid_namespace", text="x: y")
         assert self.found(process(20, engine=None), faults=(blind,)) == [], "whose it is is not known"
