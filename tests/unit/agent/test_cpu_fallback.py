@@ -55,9 +55,10 @@ NORMAL: dict[str, dict[str, Any]] = {
     "it is on the GPU": {"gpus": [gpu(processes=(GpuProcess(tgid=1, command="vllm", engine="e"),))]},
     "nobody can tell who is on the GPU": {"gpus": [gpu(faults=(GpuFault(cause="gpu_pid_namespace", text="hidden"),))]},
     "a busy GPU": {"gpus": [gpu()], "cpu": {**BUSY_CPU, UTILIZATION: 0.6}},
+    "a GPU that does a little": {"gpus": [gpu()], "cpu": {**BUSY_CPU, UTILIZATION: 0.02}},
     "a GPU that does not say how busy it is": {"gpus": [gpu()], "cpu": {"aie_process_cpu_seconds_total engine=e mode=user": 6.0}},
     "no request": {"gpus": [gpu()], "running": 0.0},
-    "hardly any CPU": {"gpus": [gpu()], "cpu": {**BUSY_CPU, "aie_process_cpu_seconds_total engine=e mode=user": 0.4}},
+    "hardly any CPU": {"gpus": [gpu()], "cpu": {**BUSY_CPU, "aie_process_cpu_seconds_total engine=e mode=user": 0.9}},
     "made for CPUs, too": {"gpus": [gpu()], "kind": "llama.cpp"},
     "the reference engine, on a CPU as asked": {"gpus": [gpu()], "kind": "aie-engine"},
 }

@@ -54,6 +54,25 @@ def test_a_shift_is_named_by_what_shifted(reference: Reference, shifts: dict[str
     assert finding.confidence > 0.99
 
 
+@pytest.mark.parametrize(
+    ("cause", "shifts", "windows"),
+    [
+        ("input_drift", {"first_token_logsumexp": 1.0}, 4),
+        ("input_drift", {"first_token_logsumexp": 0.05}, 40),
+        ("output_drift", {"entropy": -1.0}, 4),
+        ("output_drift", {"log_length": 0.05, "surprisal": 0.05}, 40),
+    ],
+)
+def test_what_shifts_for_four_windows_or_by_little_is_no_drift(
+    reference: Reference, cause: str, shifts: dict[str, float], windows: int
+) -> None:
+    """A window less than the rule asks for, again and again; and a twentieth of a standard deviation, which is within chance."""
+    world = DriftWorld(Assigned(reference))
+    for _ in range(3):
+        found = [*world.requests(100 * windows, **shifts), *world.requests(600)]
+        assert cause not in [each for second in found for each in causes_of(second)]
+
+
 def test_where_more_is_asked_than_the_reference_was_made_for_it_says_that_chance_comes_sooner() -> None:
     aim = Aim(days=100_000, requests_per_second=0.1)
     world = DriftWorld(Assigned(build(answers_of(random.Random(1), 1000, {}), About(model="m"), aim)))

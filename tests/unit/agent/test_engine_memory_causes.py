@@ -10,6 +10,7 @@ from fakes.cause_world import BEGIN_S
 from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.causes import EXPLAINS
+from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.engine_causes.gone import OLD_NEWS_S, RESTART_S, engine_down, oom_killed
 from aie_agent.analysis.engine_causes.out_of_memory import TOLD_S, cuda_oom, out_of_memory
 from aie_agent.analysis.findings import EngineCause
@@ -157,10 +158,12 @@ def test_again_and_again_is_critical() -> None:
     assert "6 times in the last 300 s" in finding.evidence[0].text
 
 
-def test_what_was_long_ago_or_another_engines_is_not_told() -> None:
-    world = EngineWorld(events=[oom(FULL, BEGIN_S - TOLD_S), oom(FULL, engine="other"), kill("e", BEGIN_S)])
-    assert world.engine(cuda_oom) is None
-    assert EngineWorld().engine(cuda_oom) is None
+@pytest.mark.parametrize(("cause", "device"), [(cuda_oom, "cuda0"), (out_of_memory, "cpu")])
+def test_what_was_long_ago_or_another_engines_is_not_told(cause: EngineCause, device: str) -> None:
+    ran_out = {**FULL, "device": device}
+    nothing = [oom(ran_out, BEGIN_S - TOLD_S), oom(ran_out, engine="other"), kill("e", BEGIN_S)]
+    assert EngineWorld(events=nothing).engine(cause) is None
+    assert EngineWorld(events=[*nothing, oom(ran_out, BEGIN_S - TOLD_S + 1)]).engine(cause) is not None
 
 
 def test_an_engine_that_goes_with_requests_in_it() -> None:
@@ -315,6 +318,17 @@ def test_an_engine_that_goes_while_idle_may_have_been_stopped(configured: frozen
     assert unknown is not None
     assert unknown.severity == severity
     assert unknown.not_visible
+
+
+@pytest.mark.parametrize(("looks", "told"), [(2, []), (3, ["engine_down"])])
+def test_an_engine_that_is_back_within_two_seconds_was_not_down(looks: int, told: list[str]) -> None:
+    """As the diagnosis shows it, of an engine with requests in it that is without a process at so many looks, a second apart."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(engine_down,), subject_causes=())
+    world.serve(30, requests_running=3)
+    gone = down(world, world.now_s + 1)
+    views = [world.view, *[gone.view] * looks, world.view]
+    shown = [diagnosis.update(view, world.now_s + second) for second, view in enumerate(views)]
+    assert [each.cause for found in shown for each in found] == told
 
 
 @pytest.mark.parametrize("state", ["up", "unknown"])

@@ -64,6 +64,7 @@ ERRORS: dict[str, dict[str, Any]] = {
     "one error in a quiet minute": outcomes(ok=lambda second: second % 30 == 0, error=lambda second: second == 100),
     "four errors in a quiet minute": outcomes(ok=lambda second: second % 30 == 0, error=lambda second: 100 <= second < 104),
     "one of a hundred": outcomes(ok=10, error=lambda second: second % 10 == 0),
+    "one of twenty-one": outcomes(ok=20, error=1),
     "clients that leave": outcomes(ok=1, cancelled=5),
     "requests that are refused": outcomes(ok=1, rejected=5),
     "nothing ends": outcomes(),
@@ -148,6 +149,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "none": outcomes(ok=5),
     "one broken request in a minute": outcomes(ok=lambda second: second % 20 == 0, rejected=lambda second: second % 60 == 0),
     "a few of many": outcomes(ok=20, rejected=1),
+    "one of eleven": outcomes(ok=10, rejected=1),
 }
 
 

@@ -110,6 +110,7 @@ TOKENIZING: dict[str, dict[str, dict[float, float]]] = {
     "native code": {"tokenize_seconds": {0.002: 20}, "time_to_first_token_seconds": {0.01: 20}},
     "long prompts, and a model that takes far longer": {"tokenize_seconds": {0.4: 5}, "time_to_first_token_seconds": {3.0: 5}},
     "a queue, which is the model's": {"tokenize_seconds": {0.01: 5}, "time_to_first_token_seconds": {20.0: 5}},
+    "as slow as the model, and not slow": {"tokenize_seconds": {0.15: 5}, "time_to_first_token_seconds": {0.3: 5}},
     "one slow prompt in a hundred": {"tokenize_seconds": {0.002: 99, 5.0: 1}, "time_to_first_token_seconds": {0.08: 100}},
     "nothing to tokenise": {"tokenize_seconds": {}},
 }
@@ -157,6 +158,7 @@ def test_what_a_probe_sees_of_collections_counts_too() -> None:
 
 COLLECTING: dict[str, dict[str, Any]] = {
     "the youngest generations, all the time": {"observes": YOUNG, "requests_running": 4},
+    "collections of 4 % of the time": {"observes": {"gc_pause_seconds generation=2": {0.04: 1}}, "requests_running": 4},
     "one long collection": {
         "observes": {"gc_pause_seconds generation=2": lambda second: {0.4: float(second == 50)}},
         "requests_running": 4,

@@ -269,6 +269,7 @@ def test_preemptions_are_found_as_they_come() -> None:
 PREEMPTIONS: dict[str, Callable[[int], float]] = {
     "none": lambda second: 0,
     "one in a while": lambda second: second % 10 == 0,
+    "four in half a minute": lambda second: second % 8 == 0,
     "a single burst": lambda second: 8 * (second == 60),
 }
 

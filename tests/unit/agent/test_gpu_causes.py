@@ -79,6 +79,12 @@ class TestClocks:
         assert found.summary == f"GPU 0: {CLOCK_EVENTS[reason].words}"
         assert found.evidence[0].text == f"the driver gives {reason} as the reason for 6 s (limit 5 s)"
 
+    @pytest.mark.parametrize("reason", FINDINGS)
+    def test_a_reason_that_does_not_hold_for_long_is_silent(self, reason: str) -> None:
+        brief = held(reason, 4.9, sm_clock_hertz=1_400 * MHZ)
+        ended = msgspec.structs.replace(held(reason, 60.0, sm_clock_hertz=1_400 * MHZ), clock_events=())
+        assert CauseWorld(gpus=[brief, ended]).subjects(gpu_clocks) == []
+
     def test_what_is_short_or_meant_is_silent(self) -> None:
         quiet = [held("hw_thermal", 4.0), held("app_clocks", 900.0), held("display_clocks", 900.0), held("sw_power_cap", 900.0)]
         unknown = gpu(clock_events=("hw_thermal",))
@@ -147,11 +153,23 @@ class TestClocks:
         both = gpu(clock_events=tuple(since), clock_events_since_s=since)
         assert causes(CauseWorld(gpus=[both]).subjects(gpu_clocks)) == [("gpu_thermal", "gpu0", "warning")]
 
+    costly = held("sw_power_cap", 20.0, sm_clock_hertz=900 * MHZ, sm_clock_max_hertz=1980 * MHZ, utilization_ratio=0.9)
+
     def test_the_power_cap_counts_where_it_costs(self) -> None:
-        costly = held("sw_power_cap", 20.0, sm_clock_hertz=900 * MHZ, sm_clock_max_hertz=1980 * MHZ, utilization_ratio=0.9)
-        assert causes(CauseWorld(gpus=[costly]).subjects(gpu_power_cap)) == [("gpu_power_cap", "gpu0", "info")]
-        for change in ({"sm_clock_hertz": 1500 * MHZ}, {"utilization_ratio": 0.1}, {"sm_clock_hertz": None}, {"clock_events": ()}):
-            assert CauseWorld(gpus=[msgspec.structs.replace(costly, **change)]).subjects(gpu_power_cap) == []  # type: ignore[arg-type]
+        assert causes(CauseWorld(gpus=[self.costly]).subjects(gpu_power_cap)) == [("gpu_power_cap", "gpu0", "info")]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"sm_clock_hertz": 1190 * MHZ},  # 60.1 % of it
+            {"utilization_ratio": 0.4},
+            {"clock_events_since_s": {"sw_power_cap": BEGIN_S - 9.9}},
+            {"clock_events": ()},
+            {"sm_clock_hertz": None},
+        ],
+    )
+    def test_a_power_cap_that_costs_little_is_silent(self, change: dict[str, Any]) -> None:
+        assert CauseWorld(gpus=[msgspec.structs.replace(self.costly, **change)]).subjects(gpu_power_cap) == []
 
 
 class TestLost:
@@ -255,7 +273,7 @@ class TestPcie:
     @pytest.mark.parametrize(
         "rows",
         [
-            {RX: 15e9, RUNNING: 3.0},
+            {RX: 20e9, RUNNING: 3.0},  # 63 %
             {RX: 24e9, RUNNING: 0.0},  # weights are loaded
             {RX: lambda second: 30e9 if second % 10 == 0 else 1e9, RUNNING: 3.0},
             {RX: lambda second: 24e9 if second % 15 < 6 else 1e9, RUNNING: 3.0},  # bursts of six seconds
@@ -300,7 +318,7 @@ class TestNeighbour:
         assert self.found() == []
         assert self.found(process(20, engine="other", memory_bytes=20 << 30)) == [], "two engines are known"
         assert self.found(process(20, engine=None, orphan=True)) == [], "a finding of its own"
-        assert self.found(process(20, engine=None, memory_bytes=300 << 20, sm_ratio=0.01)) == [], "a monitor"
+        assert self.found(process(20, engine=None, memory_bytes=1500 << 20, sm_ratio=0.04)) == [], "a monitor"
         assert self.found(process(20, engine=None, memory_bytes=None, sm_ratio=None)) == [], "not known"
         blind = GpuFault(cause="gpu_pid_namespace", text="x: y")
         assert self.found(process(20, engine=None), faults=(blind,)) == [], "whose it is is not known"

@@ -392,5 +392,23 @@ def test_each_fault_alone_and_by_its_cause(name: str, value: float, labels: dict
     assert expected in found[0].text
 
 
+@pytest.mark.parametrize(
+    ("cause", "name", "value", "labels"),
+    [
+        ("gpu_ecc", "aie_gpu_ecc_errors_total", 5000.0, {"type": "corrected", "since": "volatile"}),
+        ("gpu_ecc", "aie_gpu_ecc_errors_total", 3.0, {"type": "uncorrected", "since": "aggregate"}),  # before its last reset
+        ("gpu_row_remap", "aie_gpu_remapped_rows", 2.0, {"type": "uncorrected"}),  # they are replaced
+        ("gpu_row_remap_failed", "aie_gpu_row_remap_pending", 1.0, {}),  # a reset will do
+        ("gpu_power_limit", "aie_gpu_power_limit_watts", 693.0, {}),  # as the board rounds it
+        ("gpu_power_limit", "aie_gpu_power_limit_watts", 750.0, {}),
+        ("gpu_orphan", "aie_gpu_processes", 200.0, {}),
+    ],
+)
+def test_what_is_nearest_to_a_fault_is_not_called_one(cause: str, name: str, value: float, labels: dict[str, str]) -> None:
+    world = World()
+    world.set(name, value, **labels)
+    assert cause not in [fault.cause for fault in world.faults()]
+
+
 def test_nothing_known_is_nothing_wrong() -> None:
     assert faults({}, 0.0) == ()

@@ -74,13 +74,18 @@ CASES = {
     "cpu_throttled": Case(
         of_engine(cpu_throttled),
         quota(10.0, 5.0),
-        [quota(10.0, 1.0), quota(10.0, 0.0), {**quota(10.0, 0.0), **{row: bursts(3.0) for row in list(quota(0, 0))[1:2]}}],
+        [
+            quota(10.0, 1.0),
+            quota(10.0, 2.3),  # just below the share
+            quota(10.0, 0.0),
+            {**quota(10.0, 0.0), **{row: bursts(3.0) for row in list(quota(0, 0))[1:2]}},
+        ],
         ("aie_process_cgroup_periods_total", "aie_process_cgroup_throttled_periods_total"),
     ),
     "cpu_steal": Case(
         cpu_steal,
         {STEAL: 0.6, "aie_host_cpus": 4.0},
-        [{STEAL: 0.1, "aie_host_cpus": 4.0}, {STEAL: 0.3, "aie_host_cpus": 4.0}, {STEAL: bursts(0.6, 10), "aie_host_cpus": 4.0}],
+        [{STEAL: 0.1, "aie_host_cpus": 4.0}, {STEAL: 0.38, "aie_host_cpus": 4.0}, {STEAL: bursts(0.6, 10), "aie_host_cpus": 4.0}],
         ("aie_host_cpu_seconds_total", "aie_host_cpus"),
     ),
     "page_faults": Case(
@@ -88,6 +93,7 @@ CASES = {
         {FAULTS: 300.0, RUNNING: 2.0},
         [
             {FAULTS: 20.0, RUNNING: 2.0},
+            {FAULTS: 47.0, RUNNING: 2.0},
             {FAULTS: 3000.0, RUNNING: 0.0},  # it loads
             {FAULTS: bursts(300.0), RUNNING: 2.0},
             {FAULTS: 300.0, RUNNING: 2.0, FAULT_WAIT: 0.01},  # a disk that is fast enough
@@ -97,7 +103,7 @@ CASES = {
     "swapping": Case(
         swapping,
         {SWAP_IN: 500.0},
-        [{SWAP_IN: 40.0}, {SWAP_IN: 0.0, "aie_host_swap_out_pages_total": 5000.0}, {SWAP_IN: bursts(400.0)}],
+        [{SWAP_IN: 40.0}, {SWAP_IN: 95.0}, {SWAP_IN: 0.0, "aie_host_swap_out_pages_total": 5000.0}, {SWAP_IN: bursts(400.0)}],
         ("aie_host_swap_in_pages_total",),
     ),
     "disk_stall": Case(
@@ -105,6 +111,7 @@ CASES = {
         {DISK_WAIT: 0.5, RUNNING: 1.0},
         [
             {DISK_WAIT: 0.05, RUNNING: 1.0},
+            {DISK_WAIT: 0.19, RUNNING: 1.0},
             {DISK_WAIT: 0.9, RUNNING: 0.0},  # it loads
             {DISK_WAIT: 0.01, RUNNING: 1.0, IO_FULL: 0.9},  # somebody else's backup
         ],
@@ -113,7 +120,12 @@ CASES = {
     "disk_stall_of_host": Case(
         disk_stall_of_host,
         {IO_FULL: 0.6, RUNNING: 1.0},
-        [{IO_FULL: 0.1, RUNNING: 1.0}, {IO_FULL: 0.6, RUNNING: 0.0}, {IO_FULL: 0.6, RUNNING: 1.0, DISK_WAIT: 0.0}],
+        [
+            {IO_FULL: 0.1, RUNNING: 1.0},
+            {IO_FULL: 0.28, RUNNING: 1.0},
+            {IO_FULL: 0.6, RUNNING: 0.0},
+            {IO_FULL: 0.6, RUNNING: 1.0, DISK_WAIT: 0.0},
+        ],
         ("aie_host_pressure_seconds_total", "aie_engine_requests_running"),
     ),
     "host_memory_low": Case(
@@ -121,8 +133,9 @@ CASES = {
         {AVAILABLE: 2 * GIB, TOTAL: 64 * GIB},
         [
             {AVAILABLE: 6 * GIB, TOTAL: 64 * GIB},
+            {AVAILABLE: 3.3 * GIB, TOTAL: 64 * GIB},
             {AVAILABLE: lambda second: (2 if second % 4 else 10) * GIB, TOTAL: 64 * GIB},
-            {AVAILABLE: 6 * GIB, TOTAL: 64 * GIB, MEMORY_FULL: 0.01},
+            {AVAILABLE: 6 * GIB, TOTAL: 64 * GIB, MEMORY_FULL: 0.09},
         ],
         ("aie_host_memory_available_bytes", "aie_host_memory_total_bytes"),
     ),

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from fakes.agent_gpus import gpu
+from fakes.cause_world import CauseWorld
 from fakes.proc_tree import ProcTree
 
+from aie_agent.analysis.gpu_causes.faults import gpu_faults
 from aie_agent.analysis.memory import unaccounted
+from aie_agent.config import GpuSection
 from aie_agent.identity import Engines, Origin
 from aie_agent.samples import Batch, Point
 from aie_agent.sources.nvml.cuda_devices import GpuName
@@ -22,8 +26,10 @@ from aie_agent.sources.nvml.process_join import (
     in_other_pid_namespace,
 )
 from aie_agent.sources.nvml.processes import Context
+from aie_agent.sources.nvml.source import NvmlSource
 from aie_agent.sources.procfs import Procfs
 from aie_agent.store import Store
+from aie_telemetry.api import Finding
 from aie_telemetry.catalogue import Kind
 
 GIB = 1 << 30
@@ -277,6 +283,26 @@ def test_in_a_pid_namespace_of_its_own_nothing_is_joined_and_it_says_what_to_do(
     assert "hostPID: true" in (joiner.note or "")
     assert "--pid=host" in (joiner.note or "")
     assert joiner.exists() is None
+
+
+def found(joiner: GpuProcesses) -> list[Finding]:
+    """What the agent finds of a GPU of which the source tells only whether its processes can be told apart."""
+    source = NvmlSource(GpuSection(), lambda: None, processes=joiner)
+    return CauseWorld(gpus=[gpu(0, faults=source.faults(0))]).subjects(gpu_faults)
+
+
+def test_a_pid_namespace_of_its_own_is_a_finding(world: World) -> None:
+    (told,) = found(GpuProcesses(world.engines, world.procfs, lambda: True))
+    assert (told.cause, told.subject) == ("gpu_pid_namespace", "gpu0")
+    assert "hostPID: true" in told.advice
+
+
+def test_processes_that_cannot_be_seen_for_another_reason_are_no_pid_namespace(world: World, tmp_path: Path) -> None:
+    """The namespace of the host, one that cannot be seen, and a mount with hidepid: pids are the host's there."""
+    world.proc.end(1)
+    assert world.joiner.exists() is None, "hidepid"
+    unseen = GpuProcesses(world.engines, world.procfs, lambda: in_other_pid_namespace(tmp_path / "nowhere"))
+    assert [each.cause for joiner in (world.joiner, unseen) for each in found(joiner)] == [], "no gpu_pid_namespace"
 
 
 def test_the_pid_namespace_is_told_by_its_number(tmp_path: Path) -> None:
