@@ -2,9 +2,9 @@
 
 Works on tokens of the text and needs no YAML parser: rule files are ours, one key a line, and a duration stands in one of six
 places: `for`, `keep_firing_for`, `interval`, a range or subquery in brackets, after `offset`, and as the number of seconds within
-which something was last (`time() - x < 600`), which is a window in other words. Any other number of seconds, as thresholds are
-(`> 3600`), is none, and stays; so does what a rate is compared with. Nothing becomes shorter than `LEAST_MS`; what was 0 stays 0.
-Summaries and descriptions say windows in words, and say the divided ones: "within ten minutes" becomes "within 20s".
+which something was last (`time() - x < 600`, `x > time() - 600`), which is a window in other words. Any other number of seconds, as
+thresholds are (`> 3600`), is none, and stays; so does what a rate is compared with. Nothing becomes shorter than `LEAST_MS`; what
+was 0 stays 0. Summaries and descriptions say windows in words, and say the divided ones: "within ten minutes" becomes "within 20s".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DURATION: Final = r"(?:\d+(?:ms|[ywdhms]))+|0"
 _PART: Final = re.compile(r"(\d+)(ms|[ywdhms])")
 _KEY: Final = re.compile(rf"^(\s*(?:- )?(?:for|keep_firing_for|interval):\s*)({_DURATION})(\s*)$", re.MULTILINE)
 _RANGE: Final = re.compile(rf"\[({_DURATION})(?::({_DURATION})?)?\]")
-_AGE: Final = re.compile(r"(time\(\) - \w+(?:\{[^}]*\})? <=? )(\d+)\b")
+_AGE: Final = re.compile(r"(time\(\) - \w+(?:\{[^}]*\})? <=? |>=? time\(\) - )(\d+)\b")
 _OFFSET: Final = re.compile(rf"\b(offset\s+-?)({_DURATION})\b")
 
 _TOLD: Final = re.compile(r"^\s*(?:summary|description):")

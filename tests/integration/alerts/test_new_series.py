@@ -27,6 +27,7 @@ OF_ALL_OF_IT: Final = re.compile(r"\b(?:avg|min|max|sum|count|quantile|stddev)_o
 
 SAID_S: Final = {
     "AieAgentBlind": 120,
+    "AieAgentPushesFail": 900,
     "AieDriftNotWatched": 3600,
     "AieEngineStalled": 600,
     "AieKvCacheFull": 600,

@@ -37,8 +37,17 @@ NOTHING_TO_OUTLIVE: Final = {
 KEPT: Final = re.compile(r"aie_gpu_ecc_|aie_host_")
 """Counters of the driver and the kernel, which do not know that an agent was restarted."""
 
-NOT_AGAIN: Final = "aie_agent_source_last_success_timestamp_seconds"
-"""What an agent does not say of a source that has failed since it was started anew."""
+NOT_AGAIN: Final = {
+    "aie_agent_source_last_success_timestamp_seconds",
+    "aie_agent_otlp_last_success_timestamp_seconds",
+}
+"""What an agent does not say of what has failed since it was started anew."""
+
+STARTED: Final = "aie_agent_start_time_seconds"
+"""Is of the new run."""
+
+RECOVERY_S: Final = {"AieAgentBlind": 600.0, "AieAgentPushesFail": 1800.0}
+"""Alerts with a window of a day, of which they want to find something, and not to see all: so long they take at most."""
 
 _WINDOW: Final = re.compile(r"(\w+_over_time|rate|increase|changes)\([^\[\]]*\[(\w+)")
 _OFFSET: Final = re.compile(r"\[\w+\] offset (\w+)\)")
@@ -60,6 +69,8 @@ def interrupted(values: Sequence[Value], at: int, until: int, *, is_reset: bool)
 
 def _recovery_s(name: str) -> float:
     """How long an alert needs after a restart, at most: its windows anew, and its `for`."""
+    if name in RECOVERY_S:
+        return RECOVERY_S[name]
     found = 0.0
     for rule in ALERT_RULES:
         if rule.name == name:
@@ -94,7 +105,7 @@ def _of_one(name: str, test: dict[str, Any]) -> dict[str, Any] | None:
         "input_series": [
             {
                 "series": each["series"],
-                "values": _interrupted(each, at, end + 1),
+                "values": _interrupted(each, at, end + 1, interval_s),
             }
             for each in series
         ],
@@ -104,11 +115,13 @@ def _of_one(name: str, test: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _interrupted(series: dict[str, str], at: int, until: int) -> str:
+def _interrupted(series: dict[str, str], at: int, until: int, interval_s: int) -> str:
     name, _ = parts(series["series"])
     values = expanded(series["values"])
-    if name == NOT_AGAIN:
+    if name in NOT_AGAIN:
         values = [*values[:at], STALE]
+    elif name == STARTED:
+        values = [*values[: at + 2], float((at + 2) * interval_s)]
     return written(interrupted(values, at, until, is_reset=COUNTERS.search(name) is not None and KEPT.match(name) is None))
 
 

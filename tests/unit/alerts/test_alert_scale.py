@@ -15,7 +15,7 @@ import aie_alerts
 from aie_alerts.scale import duration_s, milliseconds, scaled, shown
 from tests.fakes.alert_files import RULE_FILES
 
-AGE = re.compile(r"time\(\) - \w+ < ([\d.]+)")
+AGE = re.compile(r"(?:time\(\) - \w+(?:\{[^}]*\})? <|> time\(\) -) ([\d.]+)\b")
 DURATION = re.compile(r"(?:\[|offset )((?:\d+(?:ms|[ywdhms]))+)")
 
 
@@ -46,6 +46,7 @@ def test_each_place_of_a_duration() -> None:
       - alert: B
         expr: rate(x_total{le="5m"}[5m]) > 3600 and max_over_time(y[1h:1m] offset 2h) > 60 or z[90s:]
           or v > 0 and time() - w_seconds < 600 or time() - w_seconds > 600
+          or last_over_time(w_seconds[1h]) > time() - 1800 or time() - w_seconds{a="b"} < 600
         for: 10m
         keep_firing_for: 0s
         annotations:
@@ -61,6 +62,7 @@ def test_each_place_of_a_duration() -> None:
       - alert: B
         expr: rate(x_total{le="5m"}[5s]) > 3600 and max_over_time(y[1m:1s] offset 2m) > 60 or z[1s500ms:]
           or v > 0 and time() - w_seconds < 10 or time() - w_seconds > 600
+          or last_over_time(w_seconds[1m]) > time() - 30 or time() - w_seconds{a="b"} < 10
         for: 10s
         keep_firing_for: 0s
         annotations:
@@ -75,6 +77,15 @@ def test_every_duration_of_every_rule_is_scaled(path: Path) -> None:
     before, after = (list(_durations(each)) for each in (text, scaled(text, 60)))
     assert len(before) == len(after) > 0
     assert after == [(where, seconds / 60) for where, seconds in before]
+
+
+def test_every_moment_that_a_rule_counts_back_to_is_scaled() -> None:
+    """`time() - N` is a moment whatever stands before it: none is left as it was, and the test above sees each of them."""
+    for path in RULE_FILES:
+        text = path.read_text()
+        moments = re.findall(r"time\(\) - (\d+)\b", text)
+        assert re.findall(r"time\(\) - ([\d.]+)\b", scaled(text, 60)) == [f"{float(each) / 60:g}" for each in moments]
+        assert len(re.findall(r"> time\(\) - [\d.]+", text)) == len(moments)
 
 
 def _durations(text: str) -> list[tuple[str, float]]:
