@@ -36,10 +36,10 @@ Inject = Callable[[World], AbstractContextManager[None]]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`answer` is what must be found, and stand first; None: nothing may be found (a null fault). `beside` are causes that are true
-    as well, and may stand beside it; every other is a false alarm. `healthy_s` is for how long nothing is wrong before. `renews`:
-    engine and agent are started anew after it; `tells_on`: the agent is, since it tells of this, or remembers it, for a minute or
-    more; `apart`: nobody else breaks what it breaks, so that nothing of it need be gone before the next. `fast`: people would know
-    within seconds."""
+    as well, and may stand beside it; `suspected` may be for a while, as information. Every other is a false alarm. `healthy_s` is
+    for how long nothing is wrong before. `renews`: engine and agent are started anew after it; `tells_on`: the agent is, since it
+    tells of this, or remembers it, for a minute or more; `apart`: nobody else breaks what it breaks, so that nothing of it need be
+    gone before the next. `fast`: people would know within seconds."""
 
     name: str
     what: str
@@ -47,6 +47,7 @@ class Fault:
     inject: Inject
     answer: Answer | None = None
     beside: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
     limit_s: float = 60.0
     healthy_s: float = 10.0
     fast: bool = True
@@ -57,7 +58,7 @@ class Fault:
     @property
     def expected(self) -> Expected:
         """What it is judged by."""
-        return Expected(self.answer, self.beside)
+        return Expected(self.answer, self.beside, self.suspected)
 
     @property
     def keys(self) -> frozenset[Key]:

@@ -70,11 +70,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Expected(NamedTuple):
-    """What the fault's row says: the answer that names it (None: nothing may be found), and the causes that may stand beside it,
-    said of the same subject, or of the host."""
+    """What the fault's row says: the answer that names it (None: nothing may be found), the causes that may stand beside it, said
+    of the same subject, or of the host; and those that may be suspected of our engine, as information, and must be taken back by
+    the end."""
 
     answer: Answer | None
     beside: Sequence[str] = ()
+    suspected: Sequence[str] = ()
 
     def names(self, finding: Finding) -> bool:
         """Whether a finding is right in all that is judged of it."""
@@ -87,6 +89,10 @@ class Expected(NamedTuple):
     def allows(self, finding: Finding) -> bool:
         """Whether it is true as well, and may stand beside the answer."""
         return self.answer is not None and finding.cause in self.beside and finding.subject in (self.answer.subject, HOST)
+
+    def may_suspect(self, finding: Finding) -> bool:
+        """Whether it may be said for a while."""
+        return finding.cause in self.suspected and finding.subject == ENGINE and finding.severity == "info"
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -104,8 +110,8 @@ class Said(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """What the agent made of a fault. `named_as` is the first of the findings at the end, None for none; `top_right` whether that
     is the answer, and `amiss` what is wrong where it is not; `seconds` until the answer stood among the findings, unexplained.
-    `others` are false alarms: what is neither the answer's cause of its subject nor may stand beside it; `beside` is what may and
-    did."""
+    `others` are false alarms: what is neither the answer's cause of its subject nor may stand beside it, nor may be suspected and
+    was taken back; `beside` is what may and did."""
 
     named_as: Said | None
     named: bool
@@ -218,7 +224,8 @@ def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> 
     last = new(looks[-1].findings, before) if looks else []
     at = next((look.after_s for look in looks if is_named(look, expected, before)), None)
     seen = [each for look in looks for each in new(look.findings, before) if not expected.is_about(each)]
-    others = _said(each for each in seen if not expected.allows(each))
+    true = [each for each in seen if expected.allows(each) or (expected.may_suspect(each) and _key(each) not in keys(last))]
+    others = _said(each for each in seen if each not in true)
     is_right = not others if answer is None else bool(last) and expected.names(last[0])
     return Verdict(
         named_as=Said(last[0].cause, last[0].subject, last[0].severity) if last else None,
@@ -226,7 +233,7 @@ def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> 
         top_right=is_right,
         seconds=at,
         others=others,
-        beside=_said(each for each in seen if expected.allows(each)),
+        beside=_said(true),
         amiss=answer.amiss(last[0]) if answer is not None and last else (),
     )
 

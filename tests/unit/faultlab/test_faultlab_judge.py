@@ -209,6 +209,17 @@ def test_of_a_null_fault_nothing_may_be_found() -> None:
     assert judge(alarm, NOTHING, frozenset()) == Verdict(None, False, False, others=(said("memory_leak"),))
 
 
+def test_what_may_be_suspected_must_be_information_and_taken_back() -> None:
+    filling = Expected(None, suspected=("memory_leak",))
+    suspicion, nothing = finding("memory_leak", severity="info"), (60.0, ())
+    verdict = judge(looks((0.0, (suspicion,)), nothing), filling, frozenset())
+    assert (verdict.named, verdict.others, verdict.beside) == (True, (), (said("memory_leak", severity="info"),))
+    assert not judge(looks((0.0, (suspicion,))), filling, frozenset()).named, "it stays"
+    assert not judge(looks((0.0, (finding("memory_leak"),)), nothing), filling, frozenset()).named, "a warning"
+    other = finding("memory_retention", severity="info")
+    assert judge(looks((0.0, (other,)), nothing), filling, frozenset()).others == (said("memory_retention", severity="info"),)
+
+
 @pytest.mark.parametrize(
     ("others_cpus", "false_alarms", "true"),
     [(1.2, ("python_gc",), [("cpu_starved", "engine")]), (0.1, ("cpu_starved", "python_gc"), [])],
