@@ -116,7 +116,10 @@ ENGINE_FAULTS: Final = (
         Answer("lock_contention", says=_LOCK, never=_LOCK_ELSEWHERE),
         SLOW,
     ),
-    Fault("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), Answer("tokenizer_bound"), SLOW),
+    Fault(
+        *("regex", "a pattern that backtracks before it", PLAIN, inside("regex_backtracking"), Answer("tokenizer_bound")),
+        (*SLOW, "agent_blind"),  # it holds the interpreter, and the page does not answer in time
+    ),
     Fault("gc-storm", "full collections of 1.5 million objects", PLAIN, inside("gc_storm"), Answer("python_gc"), SLOW),
     Fault("flood", "200 clients that ask again at once", PLAIN, _flood, Answer("client_flood"), SLOW),
     Fault(

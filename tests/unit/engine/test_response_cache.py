@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aie_engine import response_cache
 from aie_engine.plan import Token, TokenDetail
 from aie_engine.request import FinishReason
 from aie_engine.response_cache import ENTRY_BYTES, ResponseCache, Stored, cache_key
@@ -108,13 +109,14 @@ def test_the_bound_is_one_of_memory(tokens: int) -> None:
 
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
         put(0)
         entries = limit // cache.stats.held_bytes
         for index in range(1, 2 * entries):
             put(index)
-        held = tracemalloc.get_traced_memory()[0] - before
+        # Threads of other tests allocate meanwhile: only what the cache and this test did.
+        ours = [tracemalloc.Filter(True, file) for file in (__file__, response_cache.__file__)]
+        held = sum(each.size for each in tracemalloc.take_snapshot().filter_traces(ours).statistics("filename"))
     finally:
         tracemalloc.stop()
     assert 0.8 * limit < cache.stats.held_bytes <= limit
-    assert held <= limit
+    assert 0.4 * limit < held <= limit
