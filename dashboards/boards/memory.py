@@ -8,6 +8,7 @@ from dashboards import promql as p
 from dashboards.table import HEALTHY, Board, Column, Query, Row, Situation, Step, Word, lines, nothing_here, stat, table, timeline
 
 LEAK_STATES: Final = (("0", Word("no leak", "green")), ("1", Word("suspect", "orange")), ("2", Word("leak", "red")))
+_E: Final = "instance, engine"
 _DEVICE: Final = "instance, engine, device"
 _LINE: Final = f"{_DEVICE}, line"
 _OF_DEVICE: Final = "{{engine}} {{device}} ({{instance}})"
@@ -17,6 +18,8 @@ _NO_ALLOCATOR: Final = "needs aie_hooks' AllocatorHook, or an engine whose page 
 _LONG_ENOUGH: Final = "no line of memory was followed for long enough, which takes 70 minutes of requests"
 _SOON: Final = (Step(None, "red"), Step(6 * 3600, "orange"), Step(7 * 86400, "green"))
 """Full within six hours is a warning to the agent, too."""
+HELD: Final = 0.95
+"""What AieMemoryNearlyFull stands at."""
 
 _ANSWER: Final = Row(
     "",
@@ -252,6 +255,7 @@ _HOST: Final = Row(
             Query(p.by("instance, engine", p.of("aie_process_resident_file_bytes", p.ENGINE)), f"files {p.OF_ENGINE}"),
             Query(p.by("instance, engine", p.of("aie_process_resident_shmem_bytes", p.ENGINE)), f"shared {p.OF_ENGINE}"),
             colours=("blue", "green", "purple"),
+            width=6,
             empty="no engine's process is known",
             runbooks=("memory_leak", "host_memory_low"),
         ),
@@ -263,6 +267,7 @@ _HOST: Final = Row(
             Query(p.by("instance, engine", p.of("aie_engine_malloc_held_bytes", p.ENGINE), "max"), f"held {p.OF_ENGINE}"),
             colours=("blue", "purple"),
             situation=Situation.HOOKS,
+            width=6,
             empty="needs aie_hooks in the engine",
             runbooks=("memory_leak",),
         ),
@@ -274,6 +279,19 @@ _HOST: Final = Row(
             Query(p.by("instance, engine", p.of("aie_process_cgroup_memory_limit_bytes", p.ENGINE), "min"), f"limit {p.OF_ENGINE}"),
             colours=("blue", "red"),
             situation=Situation.LIMITS,
+            width=6,
+            empty="no limit is set",
+            runbooks=("oom_killed", "AieMemoryNearlyFull"),
+        ),
+        lines(
+            "Held of the control group's limit",
+            "How much of the limit is memory that the kernel cannot take back? At the limit it kills; the alert stands at the line.",
+            "percentunit",
+            Query(p.by(_E, p.of("aie_process_cgroup_memory_held_ratio", p.ENGINE), "max"), p.OF_ENGINE),
+            most=1,
+            steps=(Step(None, "transparent"), Step(HELD, "red")),
+            situation=Situation.LIMITS,
+            width=6,
             empty="no limit is set",
             runbooks=("oom_killed", "AieMemoryNearlyFull"),
         ),

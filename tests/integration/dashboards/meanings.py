@@ -95,6 +95,7 @@ OF_ENGINES: Final[dict[str, dict[str, Sequence[Meaning]]]] = {
             level("aie_process_cgroup_memory_bytes", E, "max"),
             level("aie_process_cgroup_memory_limit_bytes", E, "min"),
         ],
+        "Held of the control group's limit": [level("aie_process_cgroup_memory_held_ratio", E, "max")],
         "Outstanding, by kind": [level("aie_cuda_memory_outstanding_bytes", "instance, engine, kind")],
         "Outstanding, by who asked": [level("aie_cuda_memory_module_bytes", "instance, engine, module")],
         "Allocations and frees": [pace("aie_cuda_memory_allocated_bytes_total", E), pace("aie_cuda_memory_freed_bytes_total", E)],

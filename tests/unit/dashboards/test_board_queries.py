@@ -13,10 +13,12 @@ from aie_agent.analysis.host_causes import cpu, memory
 from aie_telemetry.catalogue import CATALOGUE, Kind, Metric
 from dashboards import promql as forms
 from dashboards.boards import BOARDS, host, hot
+from dashboards.boards import memory as memory_board
 from dashboards.boards.slo import burn, good
 from dashboards.objectives import OBJECTIVES
 from dashboards.table import Board, Situation
 from dashboards.variables import VARIABLES
+from tests.fakes.alert_files import ALERT_RULES
 from tests.fakes.board_files import CHOSEN, JSON_FILES, Asked, board, concrete, queries
 
 SCRAPED: Final = frozenset({"job", "instance"})
@@ -343,6 +345,11 @@ def test_day_one_needs_nothing_but_a_page() -> None:
 def test_thresholds_are_those_of_the_agent() -> None:
     assert (host.VERY_LOW_MEMORY, host.LOW_MEMORY) == (memory.VERY_LOW_SHARE, memory.LOW_SHARE)
     assert (host.STOLEN, host.THROTTLED) == (cpu.STEAL_SHARE, cpu.THROTTLED_SHARE)
+
+
+def test_the_line_of_the_control_group_is_the_alert_s() -> None:
+    rule = next(rule for rule in ALERT_RULES if rule.name == "AieMemoryNearlyFull")
+    assert rule.table["expr"].startswith(f"aie_process_cgroup_memory_held_ratio > {memory_board.HELD}\n")
 
 
 def test_forms() -> None:
