@@ -285,7 +285,7 @@ _HOST: Final = Row(
         ),
         lines(
             "Held of the control group's limit",
-            "How much of the limit is memory that the kernel cannot take back? At the limit it kills; the alert stands at the line.",
+            "How much of the limit can the kernel not take back? At the limit it kills; the alert stands at the line.",
             "percentunit",
             Query(p.by(_E, p.of("aie_process_cgroup_memory_held_ratio", p.ENGINE), "max"), p.OF_ENGINE),
             most=1,
