@@ -20,9 +20,9 @@ sends broken requests while such a queue stands is then called a flood, and `not
 It is a flood only where more come than before it began (`arrivals`), and the engine serves no fewer: requests that are refused
 while as many come as ever are those of an engine that became slow, or is too small; they are evidence of `queue_saturation`, as are
 those of which nobody knows whether more come. So are those of clients that ask again at once because they are refused: then more
-come as well, but fewer are served. Where as many are served, and no more came before the first refusal, `not_visible` says
-that the same requests may be asked again. An engine that was next to idle before may as well be slow: that is no flood. What was a
-flood stays one for as long as more come than before it.
+come as well, but fewer are served. Where as many are served, and no more came before the first refusal, or that is not known,
+`not_visible` says that the same requests may be asked again. An engine that was next to idle before may as well be slow: that is no
+flood. What was a flood stays one for as long as more come than before it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def overload(view: View, engine: str, eased: float, now_s: float) -> Overload | 
     elif came.was_idle and not is_flood:
         hidden.append("whether it is slower than it was: before, it was next to idle")
     elif is_flood and not came.came_first:
-        hidden.append("whether these are new requests, or the same asked again: no more came before it refused any")
+        before = "no more came before it refused any" if came.filling.seconds > 0 else "what came just before is not known"
+        hidden.append(f"whether these are new requests, or the same asked again: {before}")
     evidence = (_of_refused(found), *_of_arrivals(came))
     return Overload(found.share, came, evidence, tuple(hidden), is_flood and not came.fell)
 
