@@ -248,3 +248,15 @@ def test_an_engine_with_one_place_lacks_memory_only_while_its_cache_is_full(full
     told = shown(world, diagnosis, 100, "kv_full", **LLAMA_CPP)
     assert not any(told[int(OUTLASTS_S) - 1 :])
     assert STEADINESS["kv_full"].lingers_s + HELD_S < OUTLASTS_S
+
+
+@pytest.mark.parametrize(("outage_s", "stays_s"), [(20, 60), (30, 120), (180, 120)])
+def test_an_outage_that_is_over_is_told_for_a_minute_and_for_two_where_it_was_a_tenth_of_the_last_four(
+    outage_s: int, stays_s: int
+) -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(error_rate,), subject_causes=())
+    world.serve(300, outcomes={"ok": 10.0, "error": 0.0})
+    assert shown(world, diagnosis, outage_s, "error_rate", outcomes={"ok": 0.0, "error": 10.0})[-1] is not None
+    told = shown(world, diagnosis, 140, "error_rate", outcomes={"ok": 10.0, "error": 0.0})
+    looks = stays_s - 1 + STEADINESS["error_rate"].lingers_s - 1  # at the end of each it is over
+    assert sum(each is not None for each in told) == looks
