@@ -110,7 +110,8 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ("[leaks]\nhorizon = '1m'", "leaks.horizon", '"1h" to "8784h"'),
         ("[findings]\nhung_after = '1s'", "findings.hung_after", "at least"),
         ("[findings]\nhung_after = '20s'\n[sources]\nscrape_period = '15s'", "findings.hung_after", "twice sources.scrape_period"),
-        ("[findings]\nhung_after = '10m'", "findings.hung_after", "at most store.retention"),
+        ("[findings]\nhung_after = '10m'", "findings.hung_after", "at most store.retention less 35 s"),
+        ("[findings]\nhung_after = '266s'", "findings.hung_after", "at most store.retention less 35 s"),
     ],
 )
 def test_one_clear_line(tmp_path: Path, text: str, key: str, accepted: str) -> None:
@@ -121,6 +122,11 @@ def test_one_clear_line(tmp_path: Path, text: str, key: str, accepted: str) -> N
     assert message.startswith(str(tmp_path / "agent.toml"))
     assert f"{key}:" in message
     assert accepted in message
+
+
+def test_as_long_as_can_be_remembered(tmp_path: Path) -> None:
+    """SGLang shows requests for 35 s after they ended: that and the limit together are looked back over."""
+    assert float(load(tmp_path, "[findings]\nhung_after = '265s'").findings.hung_after) == 265.0
 
 
 @pytest.mark.parametrize(

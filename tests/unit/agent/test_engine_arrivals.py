@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.engine_world import EngineWorld
+from fakes.engine_world import E, EngineWorld
 
 from aie_agent.analysis.causes import EXPLAINS
 from aie_agent.analysis.engine_causes.arrivals import RECEIVED, Arrivals, Counted
@@ -15,8 +15,9 @@ from aie_agent.analysis.engine_causes.outcomes import client_flood
 from aie_agent.analysis.engine_causes.queue_saturation import queue_saturation
 from aie_agent.analysis.engine_causes.tokenizer_bound import tokenizer_bound
 from aie_agent.analysis.explain import explain
+from aie_agent.samples import Batch, Point
 from aie_telemetry.api import Finding
-from aie_telemetry.catalogue import CATALOGUE
+from aie_telemetry.catalogue import CATALOGUE, Kind
 
 QUICK = {"tokenize_seconds": {0.005: 20}, "time_to_first_token_seconds": {0.1: 20}}
 SLOW = {"tokenize_seconds": {1.5: 5}, "time_to_first_token_seconds": {2.0: 5}}
@@ -106,6 +107,49 @@ def test_where_more_come_only_after_the_first_refusal_they_may_be_asked_again(fi
     assert flood.cause == "client_flood"
     asked_again = [each for each in flood.not_visible if "asked again: no more came before it refused any" in each]
     assert len(asked_again) == (0 if filled_first else 1)
+
+
+def look(world: EngineWorld, totals: dict[str, float], apart_s: float, ok: int, rejected: int, came: int) -> None:
+    """One look at a page that is read every so many seconds; so many a second came, and ended so, since the look before."""
+    rates = {
+        "requests_received_total": came,
+        "requests_refused_full_total": rejected,
+        "requests_total outcome=ok": ok,
+        "requests_total outcome=rejected": rejected,
+    }
+    world.now_s += apart_s
+    points = []
+    for row, rate in rates.items():
+        totals[row] = totals.get(row, 0.0) + rate * apart_s
+        name, *labels = row.split()
+        tags = tuple(sorted((*E, *(("outcome", label.split("=")[1]) for label in labels))))
+        points.append(Point(f"aie_engine_{name}", Kind.COUNTER, tags, totals[row]))
+    world.store.apply(Batch("scrape:e", world.now_s, points, period_s=apart_s))
+
+
+@pytest.mark.parametrize("filled_first", [True, False])
+@pytest.mark.parametrize("apart_s", [6.0, 10.0, 20.0])
+def test_a_page_that_is_seldom_read_tells_what_came_before_the_first_refusal_too(apart_s: float, filled_first: bool) -> None:
+    world = EngineWorld()
+    totals: dict[str, float] = {}
+    for ok, rejected, came, looks in ((20, 0, 20, 12), (20, 0, 100 if filled_first else 21, 2), (20, 80, 100, 2)):
+        for _ in range(looks):
+            look(world, totals, apart_s, ok, rejected, came)
+    flood = world.engine(client_flood)
+    assert flood is not None
+    asked_again = ("whether these are new requests, or the same asked again: no more came before it refused any",)
+    assert flood.not_visible == (() if filled_first else asked_again)
+
+
+def test_where_nobody_looked_before_the_first_refusal_nobody_says_that_no_more_came() -> None:
+    world = EngineWorld()
+    serve(world, 60, 20, 0, came=20)
+    world.now_s += 40.0
+    serve(world, 1, 20, 0, came=20)
+    serve(world, 20, 20, 80, came=100)
+    (flood,) = found(world)
+    assert flood.cause == "client_flood"
+    assert flood.not_visible == ("whether these are new requests, or the same asked again: what came just before is not known",)
 
 
 def test_an_engine_that_was_idle_and_is_slow_from_its_first_load_is_not_flooded() -> None:

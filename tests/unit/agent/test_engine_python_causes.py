@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from aie_agent.samples import Batch, HistogramPoint
 from aie_telemetry.catalogue import CATALOGUE
 
 LOADED_S = 0.6
+PROBED = CATALOGUE["aie_process_gc_seconds"]
 YOUNG = {"gc_pause_seconds generation=0": {0.0002: 50}, "gc_pause_seconds generation=1": {0.001: 5}}
 
 
@@ -202,3 +205,25 @@ def test_what_a_new_process_collected_while_it_loaded_stops_no_request(goes_on: 
     pauses = {LOADED_S: 1} if goes_on else {0.001: 1}
     after.serve(5, observes={"gc_pause_seconds generation=2": pauses}, requests_running=1)
     assert (after.engine(python_gc) is not None) == is_found
+
+
+def test_what_a_probe_saw_a_new_process_collect_while_it_loaded_stops_no_request() -> None:
+    """What a probe counts goes on over a restart. Requests ran before it, and what they say of that is no more so."""
+    world, counts = EngineWorld(), [0.0] * (len(PROBED.buckets) + 1)
+
+    def found(seconds: int, running: int | None, collects: Callable[[int], bool]) -> bool:
+        told = []
+        for second in range(seconds):
+            world.live(1, {} if running is None else {f"{RUNNING} engine=e model=m": running})
+            counts[bisect_left(PROBED.buckets, LOADED_S)] += collects(second)
+            point = HistogramPoint(PROBED.name, (("engine", "e"),), PROBED.buckets, tuple(counts), 0.0)
+            world.store.apply(Batch("bpf", world.now_s, histograms=[point]))
+            told.append(world.engine(python_gc) is not None)
+        return any(told)
+
+    never, twice = lambda _: False, lambda second: second in (80, 84)
+    assert not found(60, 8, never)
+    assert not found(90, None, twice), "it loads"
+    assert not found(5, 0, never), "it is idle"
+    assert not found(30, 1, never), "its first request"
+    assert found(10, 1, lambda second: second in (2, 6)), "what it collects then"

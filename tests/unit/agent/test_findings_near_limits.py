@@ -12,12 +12,13 @@ import pytest
 from fakes.cause_world import BEGIN_S
 from fakes.engine_world import EngineWorld
 
+from aie_agent.analysis.causes import STEADINESS
 from aie_agent.analysis.diagnose import Diagnosis
-from aie_agent.analysis.engine_causes.kv_full import kv_full
+from aie_agent.analysis.engine_causes.kv_full import OUTLASTS_S, kv_full
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
 from aie_agent.analysis.engine_causes.outcomes import client_flood, error_rate, requests_rejected
 from aie_agent.analysis.engine_causes.python_gc import python_gc
-from aie_agent.analysis.engine_causes.queue_saturation import queue_saturation
+from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
 from aie_agent.analysis.findings import EngineCause
 from aie_telemetry.api import Finding
 
@@ -226,3 +227,36 @@ def test_what_is_mended_is_soon_gone(name: str) -> None:
     world.serve(60, **mended)
     assert shown(world, diagnosis, 120, cause, **broken)[-1] is not None
     assert shown(world, diagnosis, within_s, cause, **mended)[-1] is None
+
+
+LLAMA_CPP: Life = {"requests_running": 1, "requests_waiting": 6, "kv_usage_ratio": 0.6}
+"""Its page tells neither the size of its cache nor how long requests wait."""
+
+
+def test_a_cache_without_room_stays_so_when_it_is_forgotten_that_two_ran() -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(kv_full, queue_saturation), subject_causes=())
+    shown(world, diagnosis, 40, "kv_full", **LLAMA_CPP | {"requests_running": 2})
+    told = shown(world, diagnosis, 400, "kv_full", **LLAMA_CPP)
+    assert told[-1] is not None
+    assert [each for each in news(told) if each] == ["warning"]
+
+
+@pytest.mark.parametrize("full_s", [60, 400])
+def test_an_engine_with_one_place_lacks_memory_only_while_its_cache_is_full(full_s: int) -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(kv_full, queue_saturation), subject_causes=())
+    assert shown(world, diagnosis, full_s, "kv_full", **LLAMA_CPP | {"kv_usage_ratio": 0.95})[-1] is not None
+    told = shown(world, diagnosis, 100, "kv_full", **LLAMA_CPP)
+    assert not any(told[int(OUTLASTS_S) - 1 :])
+    assert STEADINESS["kv_full"].lingers_s + HELD_S < OUTLASTS_S
+
+
+@pytest.mark.parametrize(("outage_s", "stays_s"), [(20, 60), (30, 120), (180, 120)])
+def test_an_outage_that_is_over_is_told_for_a_minute_and_for_two_where_it_was_a_tenth_of_the_last_four(
+    outage_s: int, stays_s: int
+) -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(error_rate,), subject_causes=())
+    world.serve(300, outcomes={"ok": 10.0, "error": 0.0})
+    assert shown(world, diagnosis, outage_s, "error_rate", outcomes={"ok": 0.0, "error": 10.0})[-1] is not None
+    told = shown(world, diagnosis, 140, "error_rate", outcomes={"ok": 10.0, "error": 0.0})
+    looks = stays_s - 1 + STEADINESS["error_rate"].lingers_s - 1  # at the end of each it is over
+    assert sum(each is not None for each in told) == looks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from aie_telemetry.api import Finding
 PAGES = Path(render.__file__).parent
 BEGIN_S = 1000.0
 LIMIT_S = 30.0
+RETENTION_S = 300.0
 STALE_S = STALE["sglang"].for_s
 
 
@@ -28,7 +30,7 @@ class World:
     """An engine whose page is read once a second, as the agent reads it."""
 
     def __init__(self) -> None:
-        self.store = Store(max_series=5000, retention_s=300.0)
+        self.store = Store(max_series=5000, retention_s=RETENTION_S)
         self.progress: Progress | None = None
         self.silent_s: float | None = None
         self.processes: list[ProcessState] = []
@@ -220,6 +222,14 @@ class TestSglang:
         assert "in its replica 1: 1 requests" in finding.summary
         assert "for 65 s (limit 65 s)" in finding.evidence[0].text
         assert not any(World().run(lambda second: sglang((1, second, 0.1), (1, second // 20, 0.1), realtime=True), range(100)))
+
+    def test_the_longest_limit_that_is_accepted_is_found_within_what_is_remembered(self) -> None:
+        """What the page shows late is waited for as well (`findings.hung_after` in the configuration)."""
+        world = World()
+        world.view = replace(world.view, limits=Limits(RETENTION_S - STALE_S))
+        found = world.run(lambda second: sglang((1, min(second, 5), 0.1), realtime=True), range(310))
+        assert not any(found[:305])
+        assert all(found[305:])
 
     def test_replicas_cannot_be_judged_without_their_tokens(self) -> None:
         page = lambda second: sglang((1, 0, 0.001 * second), (1, 0, 0.1))  # noqa: E731

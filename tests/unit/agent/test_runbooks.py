@@ -23,6 +23,7 @@ from aie_agent.analysis.engine_causes import (
     tokenizer_bound,
 )
 from aie_agent.analysis.stopped import STOPPED_S
+from aie_agent.analysis.sustained import ENDS_AT
 from aie_telemetry.catalogue import CATALOGUE
 
 FOLDER = Path(__file__).parents[3] / "docs" / "runbooks"
@@ -61,7 +62,10 @@ FIGURES = {
         f"at least {gone.AT_ONCE_S:g} s before the last",
     ),
     "engine_stopped": (f"the last {STOPPED_S:g} s",),
-    "error_rate": tuple(f"{window.share:.0%} in the last {window.seconds:g} s" for window in outcomes.ERROR_WINDOWS),
+    "error_rate": (
+        *(f"{window.share:.0%} in the last {window.seconds:g} s" for window in outcomes.ERROR_WINDOWS),
+        f"two minutes after it where {ENDS_AT * outcomes.ERROR_WINDOWS[-1].share:.0%} failed",
+    ),
     "kv_full": (f"{kv_full.FULL:.0%} taken", f"every look of the last {queue_saturation.HELD_S:g} s"),
     "kv_preemption": (f"At least {kv_preemption.LEAST} preemptions within {kv_preemption.WINDOW_S:g} s",),
     "oom_killed": (f"for {gone.TOLD_S / 60:g} minutes".replace("10", "ten"), f"{gone.NEAR_S:g} seconds".replace("10", "ten")),

@@ -10,7 +10,8 @@ count. Traffic in bursts scatters more: bursts of `GREW` times the mean that fil
 
 Of an engine that was next to idle before (it served less than `IDLE` of what it serves now) nobody knows what it can do: that more
 come says nothing then, and one that is slow from its first load on is not flooded. Requests that are refused and asked again come
-after the first refusal only, as does a flood that fills a queue at once: `came_first` tells whether more came before.
+after the first refusal only, as does a flood that fills a queue at once: `came_first` tells whether more came in the `FIRST_S`
+before it, or since the last look before that.
 """
 
 from __future__ import annotations
@@ -121,12 +122,17 @@ def arrivals(view: View, engine: str, refused: Iterable[Series], now_s: float) -
         served=_counted(served, late_s, now_s),
         since_s=onset_s,
         metric=RECEIVED if received else REQUESTS,
-        filling=_counted(came, onset_s - FIRST_S, onset_s),
+        filling=_counted(came, _look_s(came, onset_s - FIRST_S), onset_s),
     )
 
 
 def _current(view: View, engine: str, metric: str, now_s: float, **labels: str) -> list[Series]:
     return [series for series in view.store.scalars(metric, engine=engine, **labels) if series.valid_until_s >= now_s]
+
+
+def _look_s(all_series: Iterable[Series], time_s: float) -> float:
+    """The last look at or before `time_s`."""
+    return min((span.first_s for series in all_series if (span := series.ring.span(time_s)) is not None), default=time_s)
 
 
 def _onset_s(refused: Iterable[Series], now_s: float) -> float:

@@ -8,10 +8,10 @@ its errors; the map of pages counts HTTP 4xx as rejected. There is no other fals
 
 What is found goes on while half of a limit is reached; where it is no want of places also while that is so of the last four
 minutes, and any ended so in the last. So a share that stays near a limit is one finding (nine simulated half hours at the limit
-itself: at most two each; 22 in nine of 0.4 requests a second of which a tenth fails), and what is mended is gone a minute later,
-and where most of few failed two. Half of a limit keeps it and makes it no graver: critical are `CRITICAL_LEAST` that failed in a
-window, whichever, that reaches its whole limit (none in 27 half hours of 0.4, 0.5 and 1 request a second of which 10, 20 and 20 %
-fail).
+itself: at most two each; 22 in nine of 0.4 requests a second of which a tenth fails). What is mended is gone a minute after the
+last that failed; after two, where a tenth of the last four minutes did: most of few, or all of many for half a minute. Half of a
+limit keeps it and makes it no graver: critical are `CRITICAL_LEAST` that failed in a window, whichever, that reaches its whole
+limit (none in 27 half hours of 0.4, 0.5 and 1 request a second of which 10, 20 and 20 % fail).
 
 A flood is told from bad requests by the engine's own count of what it refused for want of a place (aie-engine, vLLM, TGI, Triton).
 Where a page does not tell why it refuses, a queue of at least `FULL_QUEUE` at most looks is taken to be the reason: a client that
@@ -20,9 +20,9 @@ sends broken requests while such a queue stands is then called a flood, and `not
 It is a flood only where more come than before it began (`arrivals`), and the engine serves no fewer: requests that are refused
 while as many come as ever are those of an engine that became slow, or is too small; they are evidence of `queue_saturation`, as are
 those of which nobody knows whether more come. So are those of clients that ask again at once because they are refused: then more
-come as well, but fewer are served. Where as many are served, and no more came before the first refusal, `not_visible` says
-that the same requests may be asked again. An engine that was next to idle before may as well be slow: that is no flood. What was a
-flood stays one for as long as more come than before it.
+come as well, but fewer are served. Where as many are served, and no more came before the first refusal, or that is not known,
+`not_visible` says that the same requests may be asked again. An engine that was next to idle before may as well be slow: that is no
+flood. What was a flood stays one for as long as more come than before it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class _Window(NamedTuple):
 
 
 ERROR_WINDOWS: Final = (_Window(10.0, 0.2), _Window(60.0, 0.05), _Window(240.0, 0.2, 120.0))
-"""The first that holds counts: a sudden failure, some of many, and most of few (of whom none failed any more for two minutes it is
-over)."""
+"""The first that holds counts: a sudden failure, some of many, and most of few. The last does not ask how many came, and holds
+until two minutes after the last that failed."""
 REJECTED_WINDOWS: Final = (_Window(10.0, 0.1), _Window(60.0, 0.1))
 ERRORS_GO_ON: Final = _Window(240.0, 0.05, 60.0)
 REFUSALS_GO_ON: Final = _Window(240.0, 0.1, 60.0)
@@ -184,7 +184,8 @@ def overload(view: View, engine: str, eased: float, now_s: float) -> Overload | 
     elif came.was_idle and not is_flood:
         hidden.append("whether it is slower than it was: before, it was next to idle")
     elif is_flood and not came.came_first:
-        hidden.append("whether these are new requests, or the same asked again: no more came before it refused any")
+        before = "no more came before it refused any" if came.filling.seconds > 0 else "what came just before is not known"
+        hidden.append(f"whether these are new requests, or the same asked again: {before}")
     evidence = (_of_refused(found), *_of_arrivals(came))
     return Overload(found.share, came, evidence, tuple(hidden), is_flood and not came.fell)
 

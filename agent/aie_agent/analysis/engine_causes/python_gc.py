@@ -7,15 +7,16 @@ them was long; and any request ran in the last `LONG_WINDOW_S` seconds. So what 
 
 When it is wrong: never in what it says. An engine that collects that much in its normal work is reported for as long as it does.
 Collections of the youngest generation, thousands a minute, take well below a millisecond each and stay far below the share. A
-single long collection is not reported, nor what a new process collected while it loaded. The false-alarm rate is 0. It needs the
-engine's own page or hooks, or the probe set `gc` (off by default).
+single long collection is not reported, nor what a new process collected while it loaded: before it told how many requests run, if
+that took longer than `MOST_APART_S`, and before its page's histograms began anew. The false-alarm rate is 0. It needs the engine's
+own page or hooks, or the probe set `gc` (off by default).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from aie_agent.analysis.engine_causes.readings import RUNNING, Observed, began_anew_s, highest, observed, seconds
+from aie_agent.analysis.engine_causes.readings import RUNNING, Observed, began_anew_s, highest, observed, seconds, told_since_s
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.sustained import ENDS_AT, ease, limit_of
 from aie_telemetry.api import Evidence, Finding
@@ -56,8 +57,10 @@ def python_gc(view: View, engine: str, now_s: float) -> Finding | None:
 
 
 def _evidence(view: View, engine: str, metric: str, eased: float, now_s: float) -> list[Evidence]:
-    found, least_s = [], SHARE * WINDOW_S
-    since_s = began_anew_s(view, engine, metric, now_s - LONG_WINDOW_S, now_s)
+    if not view.store.histograms(metric, engine=engine):
+        return []
+    found, least_s, start_s = [], SHARE * WINDOW_S, now_s - LONG_WINDOW_S
+    since_s = max(began_anew_s(view, engine, metric, start_s, now_s), told_since_s(view, engine, RUNNING, start_s, now_s))
     lately = observed(view, engine, metric, max(now_s - WINDOW_S, since_s), now_s)
     longer = observed(view, engine, metric, since_s, now_s)
     if lately is None or longer is None:

@@ -6,7 +6,7 @@ A reading is None where nothing current says it: then a cause says nothing, rath
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -188,7 +188,33 @@ def share_of_looks(
 def highest(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float | None:
     """The highest value of a current level since `start_s`."""
     current = [series for series in view.store.scalars(metric, engine=engine) if series.valid_until_s >= now_s]
-    return max((value for series in current for _, value in series.ring.since(start_s)), default=None)
+    return max((value for series in current for value in _counted_since(series, start_s)), default=None)
+
+
+def _counted_since(series: Series, start_s: float) -> Iterator[float]:
+    """The values that a level had since `start_s`. What it was told to be before is left out where that did not count any more
+    then: whoever told it is gone, and a level has no break."""
+    oldest_s = start_s - _counts_for_s(series)
+    return (value for time_s, value in series.ring.since(start_s) if time_s > oldest_s)
+
+
+def _counts_for_s(series: Series) -> float:
+    """For how long a value of a current series counts where none comes after it."""
+    return series.valid_until_s - series.last_time_s
+
+
+def told_since_s(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float:
+    """Since when a current level of the engine is told without a gap, `start_s` at the earliest; `now_s` where none is. A process
+    tells none while it loads."""
+    current = (series for series in view.store.scalars(metric, engine=engine) if series.valid_until_s >= now_s)
+    return min((_told_since_s(series, start_s) for series in current), default=now_s)
+
+
+def _told_since_s(series: Series, start_s: float) -> float:
+    times = [time_s for time_s, _ in series.ring.since(start_s)]
+    apart_s = max(MOST_APART_S, _counts_for_s(series))
+    anew = (after for before, after in pairwise(times) if after - before > apart_s)
+    return max(start_s, *times[:1], *anew)
 
 
 def is_positive(value: float) -> bool:
