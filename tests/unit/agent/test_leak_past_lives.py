@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +16,41 @@ from tests.fakes.leak_world import GB, HOUR, LEAK_S, MB, SCALE, World
 Shape = Callable[[float], float]
 
 
-def _lives(world: World, shape: Shape, count: int, hours: float = 20.0) -> None:
-    """So many lives of an engine, each of which begins with a restart; `shape` is in bytes, of scaled hours since then."""
+def _busy(_: float) -> float:
+    return 3.0
+
+
+def _goes_on(world: World, shape: Shape, hours: float, load: Shape = _busy, *, since: float = 0.0) -> None:
+    """So many hours of a life, of which so many are over; `shape` is in bytes, of scaled hours of it."""
+
+    def tick(second: float) -> dict[str, float]:
+        hour = since + second / HOUR
+        return {"physical": shape(hour) + world.noise(), "requests_running": load(hour)}
+
+    world.run(hours, tick)
+
+
+def _lives(world: World, shape: Shape, count: int, hours: float = 20.0, load: Shape = _busy) -> None:
+    """So many lives of an engine, each of which begins with a restart."""
     for _ in range(count):
         world.tgids = [each + 10 for each in world.tgids]
-        world.run(hours, lambda second: {"physical": shape(second / HOUR) + world.noise()})
+        _goes_on(world, shape, hours, load)
 
 
 def _leaks(hour: float) -> float:
     return 12 * GB + LEAK_S * HOUR * hour
+
+
+def _flat(_: float) -> float:
+    return 12 * GB
+
+
+def _is_told(world: World) -> bool:
+    """Whether it is told of the lives before, and nothing else is."""
+    found = world.found()
+    assert len(found) < 2
+    assert all("it rises in each of its lives, by " in each.summary for each in found)
+    return bool(found)
 
 
 def test_what_rises_in_each_life_is_told_over_restarts_of_engine_and_agent() -> None:
@@ -37,7 +64,7 @@ def test_what_rises_in_each_life_is_told_over_restarts_of_engine_and_agent() -> 
     _lives(world, _leaks, 1)
     _lives(world, _leaks, 1, hours=1)
     world.restart_agent()
-    world.run(1, lambda second: {"physical": _leaks(1 + second / HOUR) + world.noise()})
+    _goes_on(world, _leaks, 1, since=1.0)
     finding = world.only()
     assert (finding.cause, finding.severity, finding.device) == ("memory_leak", "info", "cpu")
     assert "it rises in each of its lives, by " in finding.summary
@@ -51,12 +78,68 @@ def test_what_rises_in_each_life_is_told_over_restarts_of_engine_and_agent() -> 
 def test_a_life_without_a_rise_ends_it() -> None:
     world = World("cpu")
     _lives(world, _leaks, 2)
-    _lives(world, lambda _: 12 * GB, 1, hours=12)
-    assert world.only().summary.count("in each of its lives") == 1
-    world.run(3, lambda _: {"physical": 12 * GB + world.noise()})
-    assert world.found() == []
-    _lives(world, lambda _: 12 * GB, 1, hours=1)
-    assert world.found() == []
+    _lives(world, _flat, 1, hours=12)
+    assert _is_told(world)
+    _goes_on(world, _flat, 5, since=12.0)
+    assert not _is_told(world)
+    _lives(world, _flat, 1, hours=1)
+    assert not _is_told(world)
+
+
+def _by_day(hour: float) -> float:
+    """The load of a life that begins at one at night: from six in the morning to midnight."""
+    return 3.0 if 5 <= hour < 23 else 0.0
+
+
+def _leaks_by_day(hour: float) -> float:
+    return _leaks(min(max(hour - 5, 0), 18))
+
+
+def test_a_leak_that_goes_with_the_load_of_the_day() -> None:
+    """It takes until the evening to be suspect, so what it does until the afternoon forgets nothing."""
+    world = World("cpu")
+    _lives(world, _leaks_by_day, 2, 24, _by_day)
+    _lives(world, _leaks_by_day, 1, 15, _by_day)
+    assert _is_told(world)
+    _goes_on(world, _leaks_by_day, 9, _by_day, since=15.0)
+    assert any("rose in each of 2 lives" in each.text for each in world.only().evidence)
+    _lives(world, _flat, 1, 15, _by_day)
+    assert "rose in each of 3 lives" in world.only().evidence[0].text
+    _goes_on(world, _flat, 8, _by_day, since=15.0)
+    assert not _is_told(world), "it would tell by the end of the day"
+
+
+def test_time_without_load_forgets_nothing() -> None:
+    world = World("cpu")
+    _lives(world, _leaks, 2)
+    _lives(world, _flat, 1, 20, lambda _: 0.0)
+    assert _is_told(world)
+    _goes_on(world, _flat, 17, since=20.0)
+    assert not _is_told(world), "the load is back, and it stands still"
+
+
+def test_time_that_nobody_saw_forgets_nothing() -> None:
+    world = World("cpu")
+    _lives(world, _leaks, 2)
+    _lives(world, _flat, 1, 2)
+    world.now_s += 14 * HOUR
+    _goes_on(world, _flat, 1)
+    assert _is_told(world), "the agent was away"
+    world.now_s += 14 * HOUR
+    _lives(world, _flat, 1, 1)
+    assert _is_told(world), "a life of three hours that were seen is none"
+
+
+@pytest.mark.parametrize(("hours", "told"), [(10.0, False), (6.0, True)])
+def test_a_life_that_ends_before_it_could_tell_leaves_one_less(hours: float, told: bool) -> None:
+    """Two are left of three, and one of two: else what is mended and restarted twice a day would be told for ever."""
+    world = World("cpu")
+    _lives(world, _leaks, 3)
+    _lives(world, _flat, 1, hours)
+    _lives(world, _flat, 1, hours)
+    assert _is_told(world)
+    _lives(world, _flat, 1, 1)
+    assert _is_told(world) is told
 
 
 @pytest.mark.parametrize(
@@ -88,15 +171,54 @@ def test_lives_that_are_not_alike() -> None:
         assert world.found() == []
 
 
+def _saved(world: World) -> dict[str, Any]:
+    saved: dict[str, Any] = json.loads(json.dumps(world.analyser.dump()))["engines"]["e"]["lives"]["cpu"]
+    return saved
+
+
+def test_when_a_life_told_is_known_after_a_restart_of_the_agent() -> None:
+    world = World("cpu")
+    _lives(world, _leaks, 1, hours=15)
+    world.restart_agent()
+    _goes_on(world, _leaks, 5, since=15.0)
+    _lives(world, _leaks, 1, hours=1)
+    ((line, _, _, told_bins),) = _saved(world)["lives"][0]
+    assert line == "physical"
+    assert 24 <= told_bins <= 29, "half hours, of 39"
+
+
 def test_a_saved_life_that_was_tampered_with() -> None:
     world = World("cpu")
     _lives(world, _leaks, 2)
-    _lives(world, _leaks, 1, hours=0.5)
-    saved = json.loads(json.dumps(world.analyser.dump()))["engines"]["e"]["lives"]["cpu"]
+    saved = _saved(world)
+    assert set(saved["told"]) == {"physical"}
+    _lives(world, _leaks, 1, hours=1)
+    saved = _saved(world)
     settings = LeakSettings().scaled(SCALE)
     assert PastLives.restored(saved, settings).dump() == saved
     assert len(PastLives.restored(saved, settings).alike) == 2
-    for broken in ([["physical"]], [["x", *saved[0][1:]]], [[saved[0][0], "x", saved[0][2]]], 5):
+    first = saved["lives"][0][0]
+    assert first[2][5][0] == pytest.approx(12 * GB, abs=400 * MB)
+    lives: tuple[Any, ...] = (
+        5, [[]], [5], [[["physical"]]], [[["x", *first[1:]]]], [[[first[0], "x", first[2], 3]]],
+        [[[*first[:3], -1]]], [[[*first[:3], float("inf")]]], [[[*first, 1]]],
+    )  # fmt: skip
+    wrong = [{**saved, "lives": each} for each in lives]
+    wrong += [{**saved, "told": {"x": 1}}, {**saved, "told": {"physical": "x"}}, {**saved, "warm_s": "x"}]
+    for broken in (*wrong, {}, 5, "x", [5]):
         with pytest.raises((ValueError, TypeError, KeyError)):
-            PastLives.restored(broken, settings)  # type: ignore[arg-type]
-    assert saved[0][2][5][0] == pytest.approx(12 * GB, abs=400 * MB)
+            PastLives.restored(broken, settings)
+
+
+def test_a_state_in_which_a_life_was_one_line() -> None:
+    world = World("cpu")
+    _lives(world, _leaks, 3)
+    saved = json.loads(json.dumps(world.analyser.dump()))
+    of_cpu = saved["engines"]["e"]["lives"]
+    of_cpu["cpu"] = [life[0][:3] for life in of_cpu["cpu"]["lives"]]
+    world.analyser.restore(saved, world.now_s)
+    _lives(world, _leaks, 1, hours=1)
+    assert "rose in each of 3 lives" in world.only().evidence[0].text
+    of_cpu["cpu"] = [["physical", "unknown"]]
+    with pytest.raises(ValueError, match="not enough values"):
+        world.analyser.restore(saved, world.now_s)
