@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aie_agent.analysis.leaks.lines import Sample
 from aie_agent.analysis.leaks.past_lives import PastLives
 from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.watch import Watch
 from tests.fakes.leak_world import GB, HOUR, LEAK_S, MB, SCALE, World
 
 Shape = Callable[[float], float]
@@ -222,3 +224,35 @@ def test_a_state_in_which_a_life_was_one_line() -> None:
     of_cpu["cpu"] = [["physical", "unknown"]]
     with pytest.raises(ValueError, match="not enough values"):
         world.analyser.restore(saved, world.now_s)
+
+
+def test_lives_under_other_loads_are_alike() -> None:
+    """One begins with five requests in flight, one with seventy, each of which needs memory while it runs."""
+    world = World("cpu")
+    for base in (5.0, 70.0):
+
+        def load(hour: float, base: float = base) -> float:
+            return base + 3 * float(np.sin(2.4 * int(hour * 6)))
+
+        _lives(world, lambda hour, load=load: _leaks(hour) + 20 * MB * load(hour), 1, load=load)  # type: ignore[misc]
+    _lives(world, lambda hour: _leaks(hour) + 60 * MB, 1, hours=1)
+    assert _is_told(world)
+    assert "rose in each of 2 lives by 3." in world.only().evidence[0].text
+
+
+def test_two_lines_of_the_same_memory_whichever_rises_faster() -> None:
+    """What the driver counts and what is beyond the allocator's are one leak on two lines."""
+    settings = LeakSettings()
+    watch, lives = Watch(settings), PastLives(settings)
+    random, now_s = np.random.default_rng(0), 0.0
+    for share in (0.95, 1.05):
+        for minute in range(20 * 60):
+            now_s += 60.0
+            leaked = 2.8 * MB * minute
+            physical, driver = (10.5 * GB + of * leaked + float(random.normal(0, 30 * MB)) for of in (1.0, share))
+            watch.add(Sample(now_s, physical, 9 * GB, 10 * GB, driver, 3.0, requests=5.0 * minute))
+            lives.pass_by(watch)
+        assert [each.line.name for each in watch.found()] == sorted(("driver", "outside"), reverse=share < 1)
+        lives.ended(watch, now_s)
+        watch.restart()
+    assert [each.line.name for each in lives.alike] == ["driver"] * 2

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
-from aie_agent.analysis.leaks.block_floors import Bin
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
 from aie_agent.analysis.leaks.lines import LINES, LeakClass, LineSpec
 from aie_agent.analysis.leaks.lives import SAME_LEVEL, SAME_SLOPE
 from aie_agent.analysis.leaks.settings import SUSPECT, LeakSettings
@@ -33,7 +33,7 @@ _SPECS: Final = {spec.name: spec for spec in LINES}
 
 class PastLife(NamedTuple):
     """A line that rose when a restart ended it: which, as what class, how; and in how many half hours with load after its warm-up
-    that was told (0: not known)."""
+    that was told (0: not known). Its floors are without what goes with load and caches: those of another life are others."""
 
     line: LineSpec
     leak_class: LeakClass
@@ -69,7 +69,7 @@ class PastLife(NamedTuple):
 
 
 Life = Sequence[PastLife]
-"""The line that told when it ended."""
+"""All lines that rose when it ended, the gravest first."""
 
 
 class PastLives:
@@ -95,15 +95,16 @@ class PastLives:
         could tell, leaves one less of those that did."""
         if watch.begin_s is None or now_s - watch.begin_s < _LEAST_DAYS * self._day_s:
             return
-        rose = [self._as_past(each) for each in watch.found()[:1]]
+        rose = [self._as_past(each, watch.lines[each.line.name].adjust) for each in watch.found()]
         if rose:
             self._lives = [*self._lives[1 - _MOST :], rose]
         elif self._passed_bins >= _LEAST_BINS:
             self._lives = self._lives[1:]
 
-    def _as_past(self, found: Found) -> PastLife:
+    def _as_past(self, found: Found, by: Adjust) -> PastLife:
+        base, peak = (Low(each.adjusted(by)) for each in (found.standing.base, found.standing.peak))
         told_bins = self._told.get(found.line.name, 0)
-        return PastLife(found.line, found.leak_class, found.standing, told_bins)
+        return PastLife(found.line, found.leak_class, found.standing._replace(base=base, peak=peak), told_bins)
 
     def pass_by(self, watch: Watch) -> None:
         """Notes when the life that runs tells, and forgets those before it where it does not for as long as would tell."""
