@@ -13,6 +13,7 @@ from aie_agent.analysis.leaks.lines import Sample
 from aie_agent.analysis.leaks.past_lives import PastLives
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.watch import Watch
+from aie_agent.samples import Batch
 from tests.fakes.leak_world import GB, HOUR, LEAK_S, MB, SCALE, World
 
 Shape = Callable[[float], float]
@@ -256,3 +257,19 @@ def test_two_lines_of_the_same_memory_whichever_rises_faster() -> None:
         lives.ended(watch, now_s)
         watch.restart()
     assert [each.line.name for each in lives.alike] == ["driver"] * 2
+
+
+def test_two_devices_are_one_finding_the_worst_first() -> None:
+    world = World("cuda:0")
+    for hours in (20.0, 20.0, 1.0):
+        world.tgids = [each + 10 for each in world.tgids]
+        for second in range(int(hours * HOUR)):
+            beside = world.gauge("aie_engine_memory_physical_bytes", 12 * GB + LEAK_S * second + world.noise(), device="cuda:1")
+            world.store.apply(Batch("scrape:other", world.now_s + 1.0, beside))
+            world.tick(physical=12 * GB + 2 * LEAK_S * second + world.noise())
+    assert _is_told(world)
+    finding = world.only()
+    assert finding.device == "cuda:0"
+    assert [each.text.split(" rose")[0] for each in finding.evidence] == [f"physical memory on cuda:{index}" for index in (0, 1)]
+    assert "in each of 2 lives by 6." in finding.evidence[0].text
+    assert "in each of 2 lives by 3." in finding.evidence[1].text
