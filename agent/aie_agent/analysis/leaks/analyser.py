@@ -146,7 +146,7 @@ class LeakAnalyser:
             watch.restarts_told = known.identity.tells_restarts
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
             known.settle(watch.confirmed(), device)
-            lives.pass_by(watch, now_s)
+            lives.pass_by(watch)
             known.free[device] = free_bytes(view, engine, device, now_s)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}
@@ -191,11 +191,7 @@ class LeakAnalyser:
 
     def _of_memory(self, engine: str, known: _Engine) -> list[Finding]:
         rising = [self._rising(known, device, watch, each) for device, watch in known.watches.items() for each in watch.found()]
-        rising.sort(key=lambda each: (_is_fragmented(each), -RANK[each.found.standing.level], -each.found.standing.slope.value))
-        return [
-            told.finding(engine, list(group), known.requests_per_s, self._settings)
-            for _, group in groupby(rising, key=_is_fragmented)
-        ]
+        return [told.finding(engine, each, known.requests_per_s, self._settings) for each in _by_cause(rising)]
 
     def _rising(self, known: _Engine, device: str, watch: Watch, found: Found) -> Rising:
         if device == "cpu":
@@ -208,7 +204,7 @@ class LeakAnalyser:
         """What rose in each of its last lives, until this one tells by itself."""
         told_of = [(device, lives.alike[-1].found) for device, lives in known.lives.items() if lives.alike]
         rising = [Rising(device, each, known.free.get(device), _lived(known, device)) for device, each in told_of]
-        return [told.over_lives(engine, each, self._settings) for each in rising]
+        return [told.over_lives(engine, each, self._settings) for each in _by_cause(rising)]
 
     def _of_retained(self, engine: str, known: _Engine, now_s: float) -> list[Finding]:
         """For a day after an answer has settled it."""
@@ -284,7 +280,7 @@ def _was_asked_for(view: View, engine: str, answer: Answer) -> bool:
 
 def _lived(known: _Engine, device: str) -> tuple[Evidence, ...]:
     alike = known.lives[device].alike
-    return (told.lived(alike),) if alike else ()
+    return (told.lived(alike, device),) if alike else ()
 
 
 def _grew(known: _Engine) -> tuple[Evidence, ...]:
@@ -301,6 +297,14 @@ def _grew(known: _Engine) -> tuple[Evidence, ...]:
 
 
 _COMPARED: Final = frozenset(spec.name for spec in LINES if not spec.tells)
+
+
+def _by_cause(rising: Sequence[Rising]) -> list[list[Rising]]:
+    """What makes one finding each, of all devices: the worst first."""
+    ordered = sorted(
+        rising, key=lambda each: (_is_fragmented(each), -RANK[each.found.standing.level], -each.found.standing.slope.value)
+    )
+    return [list(group) for _, group in groupby(ordered, key=_is_fragmented)]
 
 
 def _is_fragmented(rising: Rising) -> bool:

@@ -1,36 +1,44 @@
 """Rises that restarts ended, live: an engine that leaks, is killed each night for it, and rises again from where it began.
 
 Each life by itself is a suspicion at most, and its restart clears it. The last lives are kept, through restarts of the agent too.
-Where the newest of them are alike, that is a suspicion until a life goes by without a rise; a cache without a limit looks the same,
-so it is no leak. What is no suspicion when it is restarted is no such life, so this is wrong no more often
-than suspicions are that stand at a restart.
+Where the newest of them are alike, that is a suspicion until a life goes on for as long as they took to be told, with load as they
+had it, and does not rise; a cache without a limit looks the same, so it is no leak. What is no suspicion when it is restarted is no
+such life, so this is wrong no more often than suspicions are that stand at a restart.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
+from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
 from aie_agent.analysis.leaks.lines import LINES, LeakClass, LineSpec
 from aie_agent.analysis.leaks.lives import SAME_LEVEL, SAME_SLOPE
-from aie_agent.analysis.leaks.settings import LeakSettings
-from aie_agent.analysis.leaks.standing import Standing
+from aie_agent.analysis.leaks.settings import SUSPECT, LeakSettings
+from aie_agent.analysis.leaks.standing import Standing, is_idle
 from aie_agent.analysis.leaks.watch import Found, Watch
 
 _MOST: Final = 8
 _LEAST_DAYS: Final = 1 / 3
 """A life is one from eight hours on, as in recordings: what crashes more often is another matter."""
-_TOLD_DAYS: Final = 13 / 24
-"""A life of so long after its warm-up would be suspect by now if it rose as those before."""
+_LEAST_BINS: Final = 16
+"""The same in half hours with load, for a life that ended without a rise."""
+_TOLD_BINS: Final = 26
+"""Half hours with load after the warm-up before which none is forgotten: half a day, which a suspicion takes, and an hour more."""
+_LATER_BINS: Final = SUSPECT.bins
+"""Noise may make a life tell later by a floor than those before did."""
 _SPECS: Final = {spec.name: spec for spec in LINES}
 
 
 class PastLife(NamedTuple):
-    """What rose when a restart ended it: which line, as what class, how."""
+    """A line that rose when a restart ended it: which, as what class, how; and in how many half hours with load after its warm-up
+    that was told (0: not known). Its floors are without what goes with load and caches: those of another life are others."""
 
     line: LineSpec
     leak_class: LeakClass
     standing: Standing
+    told_bins: int = 0
 
     @property
     def risen_bytes(self) -> float:
@@ -48,46 +56,114 @@ class PastLife(NamedTuple):
         """As a suspicion: that is what it is while the life that runs has not told yet."""
         return Found(self.line, self.leak_class, self.standing._replace(level="suspect"))
 
-
-class PastLives:
-    """The lives of an engine on a device. Call `ended` before its `Watch` is restarted, and `pass_by` now and then."""
-
-    def __init__(self, settings: LeakSettings, lives: Sequence[PastLife] = ()) -> None:
-        self._day_s = settings.day_s
-        self._lives = list(lives)
-
-    def ended(self, watch: Watch, now_s: float) -> None:
-        """Its life ends: is it one that rose? One of less than eight hours says nothing."""
-        if watch.begin_s is None or now_s - watch.begin_s < _LEAST_DAYS * self._day_s:
-            return
-        found = watch.found()
-        if found:
-            worst = found[0]
-            self._lives = [*self._lives[1 - _MOST :], PastLife(worst.line, worst.leak_class, worst.standing)]
-        elif watch.warm_s is not None:
-            self._lives = []
-
-    def pass_by(self, watch: Watch, now_s: float) -> None:
-        """Forgets them where the life that runs does not rise for as long as would tell."""
-        if self._lives and watch.warm_s is not None and now_s - watch.warm_s >= _TOLD_DAYS * self._day_s and not watch.found():
-            self._lives = []
-
-    @property
-    def alike(self) -> tuple[PastLife, ...]:
-        """The newest lives that rose alike, the newest last; empty for fewer than two."""
-        count = 0
-        while count < len(self._lives) and self._lives[-1].is_like(self._lives[-1 - count]):
-            count += 1
-        return tuple(self._lives[-count:]) if count > 1 else ()
-
     def dump(self) -> list[Any]:
         """As plain values."""
-        return [[each.line.name, each.leak_class, each.standing.dump()] for each in self._lives]
+        return [self.line.name, self.leak_class, self.standing.dump(), self.told_bins]
 
     @classmethod
-    def restored(cls, values: Sequence[Any], settings: LeakSettings) -> PastLives:
-        """What `dump` gave. Raises ValueError, TypeError or KeyError for anything else."""
-        return cls(settings, [_life(*each) for each in values][-_MOST:])
+    def restored(cls, values: Sequence[Any]) -> PastLife:
+        """What `dump` gave, or a state of before `told_bins`. Raises ValueError, TypeError or KeyError for anything else."""
+        line, leak_class, standing, *told = values
+        known: dict[str, LeakClass] = {each: each for each in get_args(LeakClass)}
+        return cls(_SPECS[line], known[leak_class], Standing.restored(standing), *map(_count, told))
+
+
+Life = Sequence[PastLife]
+"""All lines that rose when it ended, the gravest first."""
+
+
+class PastLives:
+    """The lives of an engine on a device. Call `pass_by` with each sample, and `ended` before its `Watch` is restarted. Of the life
+    that runs, since its warm-up ended at `warm_s`, it knows in how many half hours with load each line that rises was `told`."""
+
+    def __init__(
+        self,
+        settings: LeakSettings,
+        lives: Sequence[Life] = (),
+        warm_s: float | None = None,
+        told: Mapping[str, int] | None = None,
+    ) -> None:
+        self._day_s = settings.day_s
+        self._lives = list(lives)
+        self._warm_s = warm_s
+        self._told = dict(told or {})
+        self._passed_bins = 0
+        self._passed_s = -math.inf
+
+    def ended(self, watch: Watch, now_s: float) -> None:
+        """Its life ends: is it one that rose? One of less than eight hours says nothing. One that did not rise, and ended before it
+        could tell, leaves one less of those that did."""
+        if watch.begin_s is None or now_s - watch.begin_s < _LEAST_DAYS * self._day_s:
+            return
+        rose = [self._as_past(each, watch.lines[each.line.name].adjust) for each in watch.found()]
+        if rose:
+            self._lives = [*self._lives[1 - _MOST :], rose]
+        elif self._passed_bins >= _LEAST_BINS:
+            self._lives = self._lives[1:]
+
+    def _as_past(self, found: Found, by: Adjust) -> PastLife:
+        base, peak = (Low(each.adjusted(by)) for each in (found.standing.base, found.standing.peak))
+        told_bins = self._told.get(found.line.name, 0)
+        return PastLife(found.line, found.leak_class, found.standing._replace(base=base, peak=peak), told_bins)
+
+    def pass_by(self, watch: Watch) -> None:
+        """Notes when the life that runs tells, and forgets those before it where it does not for as long as would tell."""
+        if watch.warm_s != self._warm_s:
+            self._warm_s, self._told, self._passed_bins, self._passed_s = watch.warm_s, {}, 0, -math.inf
+        found = {each.line.name: each.standing for each in watch.found()}
+        self._told = {
+            name: self._told[name] if name in self._told else _loaded(watch.lines[name].bins, standing)
+            for name, standing in found.items()
+        }
+        if self._lives:
+            self._count_passed(watch)
+        if not found and self._passed_bins >= self._enough_bins:
+            self._lives = []
+
+    def _count_passed(self, watch: Watch) -> None:
+        """Half hours that were seen and had load as the lives before; those of any line where nobody tells theirs any more."""
+        last = self._run[-1]
+        line = watch.lines.get(last.line.name) or next(iter(watch.lines.values()), None)
+        if line is not None and line.bins:
+            self._passed_bins += _loaded([each for each in line.bins if line.time_s(each.number) > self._passed_s], last.standing)
+            self._passed_s = line.time_s(line.bins[-1].number)
+
+    @property
+    def _enough_bins(self) -> int:
+        """Half hours with load in which a life that rises as those before would tell."""
+        return max(_TOLD_BINS, _LATER_BINS + max((each.told_bins for each in self._run), default=0))
+
+    @property
+    def _run(self) -> Sequence[PastLife]:
+        """The newest lives that rose alike in some line, the newest last: in that which most of them have, or the gravest of such.
+        Which of two lines that hold the same memory rises faster is chance."""
+        if not self._lives:
+            return ()
+        *before, newest = self._lives
+        return max((_like(each, before) for each in newest), key=len)
+
+    @property
+    def alike(self) -> Sequence[PastLife]:
+        """The newest lives that rose alike, the newest last; empty for fewer than two."""
+        return self._run if len(self._run) > 1 else ()
+
+    def dump(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"lives": [[each.dump() for each in life] for life in self._lives], "warm_s": self._warm_s, "told": self._told}
+
+    @classmethod
+    def restored(cls, values: object, settings: LeakSettings) -> PastLives:
+        """What `dump` gave, or a state in which a life was one line. Raises ValueError, TypeError or KeyError for anything else."""
+        if isinstance(values, list):
+            return cls(settings, [[PastLife.restored(each)] for each in values][-_MOST:])
+        if not isinstance(values, dict):
+            raise TypeError(f"no lives of an engine: {values!r}")
+        lives = [[PastLife.restored(each) for each in life] for life in values["lives"]]
+        if not all(lives):
+            raise ValueError("a life in which nothing rose")
+        warm_s = values["warm_s"]
+        told = {_SPECS[name].name: _count(count) for name, count in dict(values["told"]).items()}
+        return cls(settings, lives[-_MOST:], None if warm_s is None else float(warm_s), told)
 
 
 def restored_lives(state: Mapping[str, Any], settings: LeakSettings) -> dict[str, PastLives]:
@@ -95,6 +171,23 @@ def restored_lives(state: Mapping[str, Any], settings: LeakSettings) -> dict[str
     return {str(device): PastLives.restored(each, settings) for device, each in state.items()}
 
 
-def _life(line: str, leak_class: str, standing: Sequence[Any]) -> PastLife:
-    known: dict[str, LeakClass] = {each: each for each in get_args(LeakClass)}
-    return PastLife(_SPECS[line], known[leak_class], Standing.restored(standing))
+def _like(newest: PastLife, before: Sequence[Life]) -> list[PastLife]:
+    """It and the lives before it that rose as it did, without a gap."""
+    found = [newest]
+    for life in reversed(before):
+        like = next((each for each in life if newest.is_like(each)), None)
+        if like is None:
+            break
+        found.append(like)
+    return found[::-1]
+
+
+def _loaded(bins: Sequence[Bin], standing: Standing) -> int:
+    """How many had load as there was while it rose."""
+    return sum(not is_idle(each, standing) for each in bins)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"no number of half hours: {value!r}")
+    return value

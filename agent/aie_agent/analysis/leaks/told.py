@@ -183,22 +183,24 @@ def finding(subject: str, rising: Sequence[Rising], requests_per_s: float | None
     )
 
 
-def lived(lives: Sequence[PastLife]) -> Evidence:
-    """That it rose so in lives before, which restarts ended."""
+def lived(lives: Sequence[PastLife], device: str) -> Evidence:
+    """That it rose so on a device in lives before, which restarts ended."""
     risen, slope = median(each.risen_bytes for each in lives), median(each.standing.slope.value for each in lives)
     text = (
-        f"{lives[-1].line.words} rose in each of {len(lives)} lives by {size(risen)}, at {rate(slope)} from the same level, and a"
-        " restart ended each: a leak that is restarted before it is a day old looks so, and a cache without a limit"
+        f"{lives[-1].line.words} on {device} rose in each of {len(lives)} lives by {size(risen)}, at {rate(slope)} from the same"
+        " level, and a restart ended each: a leak that is restarted before it is a day old looks so, and a cache without a limit"
     )
     return Evidence(text=text, metric=lives[-1].line.metric)
 
 
-def over_lives(subject: str, rising: Rising, settings: LeakSettings) -> Finding:
-    """The finding of what rose in each life before, until the life that runs tells: a suspicion. `rising` is the last one."""
-    plain = finding(subject, [rising], None, settings)
-    slope = rate(rising.found.standing.slope.value)
-    summary = f"{subject}: memory may leak on {rising.device}: it rises in each of its lives, by {slope}, until a restart"
-    return structs.replace(plain, summary=summary, severity="info", evidence=rising.grew)
+def over_lives(subject: str, rising: Sequence[Rising], settings: LeakSettings) -> Finding:
+    """The finding of what rose in each life before, until the life that runs tells: a suspicion. `rising` is the last life of each
+    device, the worst first."""
+    worst = rising[0]
+    slope = rate(worst.found.standing.slope.value)
+    summary = f"{subject}: memory may leak on {worst.device}: it rises in each of its lives, by {slope}, until a restart"
+    evidence = tuple(evidence for each in rising for evidence in each.grew)
+    return structs.replace(finding(subject, rising, None, settings), summary=summary, severity="info", evidence=evidence)
 
 
 def _severity(standing: Standing, left_s: float | None, settings: LeakSettings) -> Severity:
