@@ -188,7 +188,7 @@ def test_what_ran_long_before_it_went_may_have_ended() -> None:
     world.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
     finding = after_silence(world, 60)
     assert finding.severity == "info"
-    assert finding.summary == "engine e is gone: it has no process left"
+    assert finding.summary == "engine e is gone: it has no process left; 8 requests ran in it before: they had ended, or are lost"
     assert (
         "8 requests ran when it was last heard, 61 s before it went (limit 0); they may have ended by then"
         in finding.evidence[1].text

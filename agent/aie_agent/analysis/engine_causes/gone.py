@@ -9,9 +9,11 @@ one is a warning then. Who stops an engine on purpose sees it reported: there is
 `STEADINESS` allows are none.
 
 What ran long before it went is not taken to be lost: a server that is asked to end closes its page first, works off what it has,
-and goes. It counts as idle, and the evidence says how old the number is. What is told too mildly is one that fell silent under load
-for some seconds and was killed as a whole then; silent for longer, it was told as hung. And one that drains within `FRESH_S`, or of
-which a process goes within that time, is told as if it had been killed.
+and goes. It counts as idle, and summary and evidence say what is not known. So what is told too mildly is one that is killed as a
+whole some seconds after its page closed or fell silent: above all a server whose time to work off what it had was over (30 s on
+Kubernetes). Where hooks tell what runs in it, they do so until then. One whose page did not answer for `Limits.hung_after_s`, rather
+than refuse, was told as hung before. And one that drains within `FRESH_S`, or of which a process goes within that time, is told as
+if it had been killed.
 
 `oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
 of a kill that the kernel counted is taken to be the one: another process may have been, and the engine have ended just then for a
@@ -82,7 +84,7 @@ def _of_requests(heard: Heard | None) -> str:
     if heard is None or heard.running == 0:
         return ""
     requests = f"{heard.running:.0f} requests"
-    return f", and {requests} were in it" if heard.are_lost else ""
+    return f", and {requests} were in it" if heard.are_lost else f"; {requests} ran in it before: they had ended, or are lost"
 
 
 def _told(heard: Heard) -> str:
