@@ -11,7 +11,7 @@ one is a warning then. Who stops an engine on purpose sees it reported: there is
 What ran long before it went is not taken to be lost: a server that is asked to end closes its page first, works off what it has,
 and goes. It counts as idle, and summary and evidence say what is not known. So what is told too mildly is one that is killed as a
 whole some seconds after its page closed or fell silent: above all a server whose time to work off what it had was over (30 s on
-Kubernetes). Where hooks tell what runs in it, they do so until then. One whose page did not answer for `Limits.hung_after_s`, rather
+Kubernetes). Where hooks tell what runs in it, they do so until then. One whose page did not answer for `hung_after_s`, rather
 than refuse, was told as hung before. And one that drains within `FRESH_S`, or of which a process goes within that time, is told as
 if it had been killed.
 
