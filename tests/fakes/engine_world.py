@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fakes.cause_world import BEGIN_S, CauseWorld, Rate
 
@@ -49,3 +50,10 @@ class EngineWorld(CauseWorld):
             counts[bisect_left(metric.buckets, value)] += count
         total = sum(value * count for value, count in now.items()) + (known.total if known is not None else 0.0)
         return HistogramPoint(metric.name, tags, metric.buckets, tuple(counts), total)  # type: ignore[arg-type]
+
+
+def down(world: EngineWorld, since_s: float, **more: Any) -> EngineWorld:
+    """The same world, in which the engine went down."""
+    after = EngineWorld(state="down", down_since_s=lambda _: since_s, **more)
+    after.store, after.now_s = world.store, world.now_s
+    return after

@@ -1,12 +1,13 @@
 """The agent sees less than it should: a source that does not work, input that it dropped, probes that it may not set.
 
-Exact: each holds while the agent itself says so. A source must be down for `DOWN_FOR_S`, so that one failed look is none; the
-page of an engine that was never read is information for `LOADS_S`, since an engine that loads serves none yet. So is that of one
-whose processes all began after it was read last: it was restarted, and loads again. One that dies while it loads begins again and
-again: so that time counts from when its page fell silent, or from when it had processes again after minutes without. What is
-switched off in the configuration is not blind. False alarms: an engine that loads for longer than that, or that is configured and
-does not run, or is started several times until it serves, together for longer; a client that sends broken StatsD lines is told as
-drops, as information, for `DROPS_S`.
+Exact: each holds while the agent itself says so. A source must be down for `DOWN_FOR_S`, so that one failed look is none. The page
+of an engine that was never read is information for `LOADS_S`, since an engine that loads serves none yet; where its oldest process
+has run for as long, it has loaded. Information as well is that of one whose processes all began after it was read last: it was
+restarted, and loads again. A page that takes too long is read all the same, and not at each look. One that dies while it loads
+begins again and again: so that time counts from when its page fell silent, or from when it had processes again after minutes
+without. What is switched off in the configuration is not blind. False alarms: an engine that loads for longer than that, or that is
+configured and does not run, or is started several times until it serves, together for longer; a client that sends broken StatsD
+lines is told as drops, as information, for `DROPS_S`.
 """
 
 from __future__ import annotations
@@ -68,19 +69,26 @@ def _is_expected(source: SourceHealth, view: View) -> bool:
     return source.name.startswith(_PAGE) and view.state(source.name.removeprefix(_PAGE)) == "down"
 
 
+def _last_read_s(source: SourceHealth, view: View) -> float | None:
+    """When a page was last read, also at a look that failed for taking too long; None where it never was."""
+    held = view.store.everything() if view.store.held(source.name) else ()
+    told = [series.last_time_s for series in held if series.source == source.name]
+    return max(told if source.last_success_s is None else [source.last_success_s, *told], default=None)
+
+
 def _loads_for_s(source: SourceHealth, since_s: float, view: View, now_s: float) -> float | None:
     """For how long an engine has had time to load whose page was last read of processes that are gone, or never; None of any other
-    source, and of one that was silent for too long by then, whatever its newest process had time for."""
+    source, of one that was silent for too long by then, whatever its newest process had time for, and of one whose page was never
+    read that has run for too long to load."""
     engine = source.name.removeprefix(_PAGE)
     silent_s = now_s - max(since_s, view.back_since_s(engine) or 0.0)
     if engine == source.name or silent_s >= LOADS_S:
         return None
-    if source.last_success_s is None:
-        return silent_s
-    started_s = view.store.current(STARTED, now_s, engine=engine)
-    if started_s is None or started_s + _ROUNDED_S <= source.last_success_s:
-        return None
-    return now_s - started_s if now_s - started_s < LOADS_S else None
+    started_s, read_s = view.store.current(STARTED, now_s, engine=engine), _last_read_s(source, view)
+    if started_s is None:
+        return silent_s if read_s is None else None
+    serves = read_s is not None and started_s + _ROUNDED_S <= read_s
+    return now_s - started_s if not serves and now_s - started_s < LOADS_S else None
 
 
 def _of_source(source: SourceHealth, reason: str, since_s: float, view: View, now_s: float) -> Finding:
@@ -95,18 +103,18 @@ def _of_source(source: SourceHealth, reason: str, since_s: float, view: View, no
         severity="warning" if loads_s is None else "info",
         since_s=since_s,
         summary=f"{what}: {reason}",
-        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(source, loads_s)),
+        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(source, loads_s, view)),
         advice=_CHECK if loads_s is None else f"{_LOADING} {_CHECK}",
         runbook=_RUNBOOK,
     )
 
 
-def _of_start(source: SourceHealth, loads_s: float | None) -> Iterator[Evidence]:
+def _of_start(source: SourceHealth, loads_s: float | None, view: View) -> Iterator[Evidence]:
     if loads_s is None:
         return
     began = (
         ("it was never read", "aie_agent_source_up")
-        if source.last_success_s is None
+        if _last_read_s(source, view) is None
         else (f"its processes started {in_words(loads_s)} ago, after it was last read", STARTED)
     )
     yield Evidence(text=f"{began[0]}: it may load (limit {in_words(LOADS_S)})", metric=began[1])

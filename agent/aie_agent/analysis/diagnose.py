@@ -12,6 +12,7 @@ import msgspec
 from aie_agent.analysis.analyser import Analyser
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, STEADINESS, SUBJECT_CAUSES
 from aie_agent.analysis.changes import Changes
+from aie_agent.analysis.engine_causes.last_heard import LastHeard
 from aie_agent.analysis.explain import RANK, Related, explain
 from aie_agent.analysis.findings import EngineCause, SubjectCause, View
 from aie_agent.analysis.placement import Placement
@@ -25,7 +26,8 @@ _CHANGES: Final = "changes"
 
 
 class Diagnosis:
-    """All of the analysis. Pure but for its own small state: what lingers, what changed, what the analysers remember."""
+    """All of the analysis. Pure but for its own small state: what lingers, what changed, what ran in engines that are gone, what
+    the analysers remember."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Diagnosis:
         self._steady = Steady(STEADINESS)
         self._changes = Changes()
         self._placement = Placement()
+        self._last_heard = LastHeard()
 
     def update(self, view: View, now_s: float) -> tuple[Finding, ...]:
         """What is wrong at `now_s`: the worst first, among equals the newest; what another explains comes last."""
@@ -46,6 +49,7 @@ class Diagnosis:
         for analyser in self._analysers:
             analyser.observe(view, now_s)
         self._placement.observe(view, now_s)
+        self._last_heard.observe(view, now_s)
         related = self._placement.related
         found = sorted(self._steady.update(self._found(view, now_s), now_s), key=_rank)
         told = [self._told(finding, related) for finding in explain(found, EXPLAINS, related)]
@@ -78,7 +82,7 @@ class Diagnosis:
         return msgspec.structs.replace(finding, changes=changes, runbook=page)
 
     def _found(self, view: View, now_s: float) -> list[Finding]:
-        view = replace(view, held_since_s=self._steady.since_s)
+        view = replace(view, held_since_s=self._steady.since_s, last_heard=self._last_heard.of)
         of_engines = [found for engine in view.engines for cause in self._engine_causes if (found := cause(view, engine, now_s))]
         of_others = [finding for cause in self._subject_causes for finding in cause(view, now_s)]
         of_analysers = [finding for analyser in self._analysers for finding in analyser.findings(now_s)]

@@ -73,6 +73,24 @@ class Stacks(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
+class Heard(NamedTuple):
+    """What ran in an engine when it was last heard, how long before it went that was, and whether it still ran at the end: it was
+    just heard, and does not show requests that have ended."""
+
+    running: float
+    before_s: float
+    is_of_end: bool
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether requests went with it."""
+        return self.running > 0 and self.is_of_end
+
+
+def _not_remembered(engine: str) -> None:
+    """Where nobody remembers more than the store."""
+
+
 def _no_gpus() -> tuple[Gpu, ...]:
     """Where there are none."""
     return ()
@@ -126,7 +144,8 @@ class View:
     `neighbours` are busy processes of no engine. `asked` is the id of the memory probe that an engine was asked for; `pids` are its
     processes by every pid that they have, out here and in their containers. `held_since_s` is since when a cause is found of a
     subject without having ended, None where it is not: for a cause that ends elsewhere than it begins, later than the store
-    remembers."""
+    remembers. `last_heard` is what ran in an engine that is down, also when the store has forgotten it; None where nobody remembers
+    it."""
 
     store: Store
     engines: Sequence[str]
@@ -152,6 +171,7 @@ class View:
     asked: Callable[[str], str | None] = _nobody_asked
     pids: Callable[[str], frozenset[int]] = _no_pids
     held_since_s: Callable[[str, str], float | None] = _not_held
+    last_heard: Callable[[str], Heard | None] = _not_remembered
 
 
 EngineCause = Callable[[View, str, float], Finding | None]

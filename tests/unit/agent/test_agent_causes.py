@@ -11,11 +11,12 @@ from aie_agent.analysis.agent_causes import LOADS_S, agent_blind
 from aie_agent.analysis.findings import SourceHealth
 from aie_agent.config import BpfSection
 from aie_agent.identity import Engines
+from aie_agent.samples import Batch, Point
 from aie_agent.sources.bpf.build import NoProbes, build
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf.prerequisites import Prerequisite
 from aie_telemetry.api import Coverage, Finding
-from aie_telemetry.catalogue import CATALOGUE
+from aie_telemetry.catalogue import CATALOGUE, Kind
 
 
 def found(world: CauseWorld) -> list[Finding]:
@@ -83,6 +84,34 @@ def test_one_that_was_stopped_for_the_night_may_load(back_ago_s: float | None, s
     world.live(1, {"aie_process_start_time_seconds engine=e": BEGIN_S - 290.0})
     world.now_s = BEGIN_S
     assert [page.severity for page in found(world)] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("started_ago_s", "severity"), [(40.0, "info"), (LOADS_S - 5.0, "info"), (LOADS_S, "warning"), (3 * 86_400.0, "warning")]
+)
+def test_one_whose_page_this_agent_never_read_has_loaded_if_it_has_run_for_long(started_ago_s: float, severity: str) -> None:
+    """The agent was restarted, and the page is not what it was: nobody says that it loads."""
+    world = source("scrape:e", 9.0, None)
+    world.live(1, {"aie_process_start_time_seconds engine=e": BEGIN_S - started_ago_s})
+    world.now_s = BEGIN_S
+    (page,) = found(world)
+    assert page.severity == severity
+    assert ("it was never read: it may load" in page.evidence[-1].text) == ("its own log" in page.advice) == (severity == "info")
+
+
+@pytest.mark.parametrize("last_success_s", [None, BEGIN_S - 1000.0])
+@pytest.mark.parametrize(("read_ago_s", "severity"), [(2.0, "warning"), (31.0, "info")])
+def test_a_page_that_takes_too_long_is_read_all_the_same(last_success_s: float | None, read_ago_s: float, severity: str) -> None:
+    """At every second look: an engine of which that is so does not load, and one that was started since may."""
+    world = source("scrape:e", 60.0, last_success_s)
+    running = Point("aie_engine_requests_running", Kind.GAUGE, (("engine", "e"),), 1.0)
+    world.store.apply(Batch("scrape:e", BEGIN_S - read_ago_s, [running]))
+    world.live(1, {"aie_process_start_time_seconds engine=e": BEGIN_S - 30.0})
+    world.now_s = BEGIN_S
+    (page,) = found(world)
+    assert page.severity == severity
+    loads = "its processes started 30 s ago, after it was last read: it may load (limit 30 min)"
+    assert [each.text for each in page.evidence[1:]] == ([loads] if severity == "info" else [])
 
 
 def test_other_sources_do_not_load() -> None:

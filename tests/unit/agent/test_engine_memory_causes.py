@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from fakes.cause_world import BEGIN_S
-from fakes.engine_world import EngineWorld
+from fakes.engine_world import EngineWorld, down
 
 from aie_agent.analysis.causes import EXPLAINS
 from aie_agent.analysis.diagnose import Diagnosis
-from aie_agent.analysis.engine_causes.gone import OLD_NEWS_S, RESTART_S, engine_down, oom_killed
+from aie_agent.analysis.engine_causes.gone import RESTART_S, engine_down, oom_killed
 from aie_agent.analysis.engine_causes.out_of_memory import TOLD_S, cuda_oom, out_of_memory
 from aie_agent.analysis.findings import EngineCause
 from aie_agent.samples import Batch, Point
@@ -42,13 +42,6 @@ def oom(details: dict[str, float | str], time_s: float = BEGIN_S, engine: str = 
 def kill(engine: str, time_s: float) -> Event:
     details: dict[str, float | str] = {"pid": "77", "anon_bytes": 3 * GIB}
     return Event(time_s=time_s, kind="oom_kill", engine=engine, summary="the kernel killed python (pid 77)", details=details)
-
-
-def down(world: EngineWorld, since_s: float, **more: Any) -> EngineWorld:
-    """The same world, in which the engine went down."""
-    after = EngineWorld(state="down", down_since_s=lambda _: since_s, **more)
-    after.store, after.now_s = world.store, world.now_s
-    return after
 
 
 @pytest.mark.parametrize(
@@ -176,10 +169,6 @@ def test_an_engine_that_goes_with_requests_in_it() -> None:
     assert (finding.cause, finding.severity, finding.since_s) == ("engine_down", "critical", world.now_s)
     assert "3 requests were in it" in finding.summary
     assert {each.metric for each in finding.evidence} <= CATALOGUE.keys()
-    gone.now_s += OLD_NEWS_S
-    old = gone.engine(engine_down)
-    assert old is not None
-    assert old.severity == "info"
 
 
 def after_silence(world: EngineWorld, silent_s: int, processes: Callable[[int], float] = lambda _: 5.0) -> Finding:
@@ -199,7 +188,7 @@ def test_what_ran_long_before_it_went_may_have_ended() -> None:
     world.serve(60, requests_running=8, more={"aie_process_instances engine=e": 5.0})
     finding = after_silence(world, 60)
     assert finding.severity == "info"
-    assert finding.summary == "engine e is gone: it has no process left"
+    assert finding.summary == "engine e is gone: it has no process left; 8 requests ran in it before: they had ended, or are lost"
     assert (
         "8 requests ran when it was last heard, 61 s before it went (limit 0); they may have ended by then"
         in finding.evidence[1].text
@@ -279,18 +268,6 @@ class TestSglangGoes:
         finding = self.serve(idle_s, requests_a_second)
         assert finding.severity == "critical"
         assert "4 requests were in it" in finding.summary
-
-
-def test_a_configured_engine_that_is_gone_never_becomes_old_news() -> None:
-    world = EngineWorld()
-    world.serve(30, requests_running=3)
-    gone = down(world, world.now_s, configured=frozenset({"e"}))
-    for minutes, severity in ((1, "critical"), (11, "warning"), (24 * 60, "warning")):
-        gone.now_s = world.now_s + 60.0 * minutes
-        gone.store.evict(gone.now_s)
-        finding = gone.engine(engine_down)
-        assert finding is not None
-        assert finding.severity == severity, minutes
 
 
 def test_a_drained_engine_has_minutes_to_come_back() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aie_agent.analysis import hung
 from aie_agent.analysis.causes import ENGINE_CAUSES, EXPLAINS, OF_SUBJECTS, STEADINESS, WITH_STACKS
 from aie_agent.analysis.engine_causes import (
     arrivals,
@@ -15,6 +16,7 @@ from aie_agent.analysis.engine_causes import (
     gone,
     kv_full,
     kv_preemption,
+    last_heard,
     out_of_memory,
     outcomes,
     prefill_interference,
@@ -57,9 +59,9 @@ FIGURES = {
     "engine_down": (
         f"After {gone.OLD_NEWS_S / 60:g} minutes".replace("10", "ten"),
         f"{gone.RESTART_S / 60:g} minutes to come back".replace("3", "three"),
-        f"more than {gone.FRESH_S:g} s before",
-        f"{gone.HOOKS_S:g} s, where hooks tell it",
-        f"at least {gone.AT_ONCE_S:g} s before the last",
+        f"more than {hung.FRESH_S:g} s before",
+        f"{last_heard.HOOKS_S:g} s, where hooks tell it",
+        f"at least {last_heard.AT_ONCE_S:g} s before the last",
     ),
     "engine_stopped": (f"the last {STOPPED_S:g} s",),
     "error_rate": (

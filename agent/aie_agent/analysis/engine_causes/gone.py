@@ -1,17 +1,19 @@
 """An engine whose last process ended (`engine_down`), or of which the kernel killed a process for lack of memory (`oom_killed`).
 
-`engine_down` is exact: no process of it is left. How bad that is depends on what ran in it when it was last heard: with requests
-it is critical, they are lost; without any it may have been stopped on purpose. One that the configuration names should run: idle,
-it has `RESTART_S` to come back (a rolling restart), and from then on it is a warning until it is back, also when what ran in it is
-forgotten. One that was only discovered is an info, with requests in it after `OLD_NEWS_S`. One that ended while the agent was
-restarted is known from the agent's state on disk; what ran in it then is not. Who stops an engine on purpose sees it
-reported: there is no other false alarm. Restarts that take less than `STEADINESS` allows are none.
+`engine_down` is exact: no process of it is left. How bad that is depends on what ran in it when it was last heard (last_heard.py):
+with requests it is critical, they are lost; without any it may have been stopped on purpose. One that the configuration names
+should run: idle, it has `RESTART_S` to come back (a rolling restart) and is a warning from then on; it stays as grave as it is
+until it is back. One that was only discovered is an info, with requests in it after `OLD_NEWS_S`. One that ended while the agent
+was restarted is known from the agent's state on disk; what ran in it then is not, nor in one that was down before: a configured
+one is a warning then. Who stops an engine on purpose sees it reported: there is no other false alarm. Restarts that take less than
+`STEADINESS` allows are none.
 
-What ran long before it went (`_Heard`) is not taken to be lost: a server that is asked to end closes its page first, works off what
-it has, and goes. It counts as idle, and the evidence says how old the number is. Not so where one of its processes went about when
-it was last heard, and others seconds later (`_fell_apart`): that is a crash. What is told too mildly is one that fell silent under
-load for some seconds and was killed as a whole then; silent for longer, it was told as hung. And one that drains within `FRESH_S`,
-or of which a process goes within that time, is told as if it had been killed.
+What ran long before it went is not taken to be lost: a server that is asked to end closes its page first, works off what it has,
+and goes. It counts as idle, and summary and evidence say what is not known. So what is told too mildly is one that is killed as a
+whole some seconds after its page closed or fell silent: above all a server whose time to work off what it had was over (30 s on
+Kubernetes). Where hooks tell what runs in it, they do so until then. One whose page did not answer for `hung_after_s`, rather
+than refuse, was told as hung before. And one that drains within `FRESH_S`, or of which a process goes within that time, is told as
+if it had been killed.
 
 `oom_killed` is exact where a probe saw the kill: it names the process. Where none is on, an engine that went down within `NEAR_S`
 of a kill that the kernel counted is taken to be the one: another process may have been, and the engine have ended just then for a
@@ -22,34 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
+from aie_agent.analysis.engine_causes.last_heard import last_heard
 from aie_agent.analysis.engine_causes.readings import RUNNING, size
 from aie_agent.analysis.explain import CPU_DEVICE
-from aie_agent.analysis.findings import View
-from aie_agent.analysis.hung import FRESH_S, last_move_s
-from aie_agent.analysis.window import bucket_increase
-from aie_agent.progress import STALE
-from aie_agent.series import Series
+from aie_agent.analysis.findings import Heard, View
 from aie_telemetry.api import Event, Evidence, Finding, Severity
 from aie_telemetry.durations import in_words
 
 UP: Final = "aie_engine_up"
-INFO: Final = "aie_engine_info"
-PROCESSES: Final = "aie_process_instances"
-ENDED: Final = "aie_engine_request_duration_seconds"
 KILLS: Final = "aie_host_oom_kills_total"
 KILL: Final = "oom_kill"
-STATSD: Final = "statsd"
 
 OLD_NEWS_S: Final = 600.0
 RESTART_S: Final = 180.0
 """For so long an engine that was idle may be away for a restart."""
-HOOKS_S: Final = 30.0
-"""Hooks repeat a level that stays every ten seconds."""
-AT_ONCE_S: Final = 3.0
-"""Processes that go within so long go together."""
-_PERIODS: Final = 2.5
 TOLD_S: Final = 600.0
 NEAR_S: Final = 10.0
 _AFTER_S: Final = 2.0  # the host and its processes are looked at once a second each
@@ -69,7 +59,7 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
     since_s = view.down_since_s(engine)
     if view.state(engine) != "down" or since_s is None:
         return None
-    heard = _last_heard(view, engine, since_s)
+    heard = view.last_heard(engine) or last_heard(view, engine, since_s)
     how = "stopped while idle" if heard is not None and heard.running == 0 else "is gone"
     ago = in_words(now_s - since_s)
     is_recalled = engine in view.recalled
@@ -77,89 +67,38 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
     evidence = [Evidence(text=text or f"it has had no process for {ago}", metric=UP)]
     if heard is not None:
         evidence.append(Evidence(text=_told(heard), metric=RUNNING))
-    were_in_it = f", and {heard.running:.0f} requests were in it" if heard is not None and heard.are_lost else ""
     return Finding(
         cause="engine_down",
         subject=engine,
         severity=_severity(heard, now_s - since_s, engine in view.configured),
         since_s=since_s,
-        summary=f"engine {engine} {how}: it has no process left{were_in_it}",
+        summary=f"engine {engine} {how}: it has no process left{_of_requests(heard)}",
         evidence=tuple(evidence),
         advice=_RESTART,
         not_visible=() if heard is not None else ("whether requests ran in it: it did not say, or too long ago",),
     )
 
 
-class _Heard(NamedTuple):
-    """What ran in an engine when it was last heard, how long before it went that was, and whether it still ran at the end: it was
-    just heard, and does not show requests that have ended."""
-
-    running: float
-    before_s: float
-    is_of_end: bool
-
-    @property
-    def are_lost(self) -> bool:
-        """Whether requests went with it."""
-        return self.running > 0 and self.is_of_end
+def _of_requests(heard: Heard | None) -> str:
+    """What became of what ran in it, for the summary."""
+    if heard is None or heard.running == 0:
+        return ""
+    requests = f"{heard.running:.0f} requests"
+    return f", and {requests} were in it" if heard.are_lost else f"; {requests} ran in it before: they had ended, or are lost"
 
 
-def _told(heard: _Heard) -> str:
+def _told(heard: Heard) -> str:
     text = f"{heard.running:.0f} requests ran when it was last heard, {heard.before_s:.0f} s before it went (limit 0)"
     return text if heard.is_of_end or not heard.running else f"{text}; they may have ended by then, as on an orderly shutdown"
 
 
-def _severity(heard: _Heard | None, down_s: float, is_configured: bool) -> Severity:
-    """What ran is forgotten after a while: of a configured engine no less than a warning is left then."""
+def _severity(heard: Heard | None, down_s: float, is_configured: bool) -> Severity:
+    """Of a configured engine no less than a warning, also where what ran in it is not known."""
     are_lost = heard is not None and heard.are_lost
     if is_configured:
         mild: Severity = "info" if heard is not None and down_s < RESTART_S else "warning"
         return "critical" if are_lost else mild
     return "critical" if are_lost and down_s < OLD_NEWS_S else "info"
-
-
-def _last_heard(view: View, engine: str, down_s: float) -> _Heard | None:
-    """As the source that heard it last tells it; None where nobody knows (any more)."""
-    known = view.store.scalars(RUNNING, engine=engine)
-    newest = max(known, key=lambda series: series.last_time_s, default=None)
-    if newest is None:
-        return None
-    running = sum(series.value for series in known if series.source == newest.source)
-    before_s = max(down_s - newest.last_time_s, 0.0)
-    patience_s = _patience_s(newest)
-    is_fresh = before_s <= patience_s or _fell_apart(view, engine, newest.last_time_s, patience_s, down_s)
-    is_of_end = is_fresh and not _may_have_ended(view, engine, newest, running)
-    return _Heard(running, before_s, is_of_end)
-
-
-def _patience_s(series: Series) -> float:
-    """How old the last value of a source may be that was heard until the end: a few of its periods."""
-    if series.source == STATSD:
-        return HOOKS_S
-    times = [time_s for time_s, _ in series.ring.since(series.last_time_s - HOOKS_S)]
-    period_s = min((after - before for before, after in pairwise(times)), default=0.0)
-    return max(FRESH_S, _PERIODS * period_s)
-
-
-def _fell_apart(view: View, engine: str, heard_s: float, patience_s: float, down_s: float) -> bool:
-    """Whether a process of it ended about when it was last heard, and others lived on for seconds. One that ends in good order goes
-    as a whole, or its workers go long after its page closed, seconds before what serves."""
-    points = [point for series in view.store.scalars(PROCESSES, engine=engine) for point in series.ring.since(heard_s - FRESH_S)]
-    until_s = min(heard_s + patience_s, down_s - AT_ONCE_S)
-    return any(after < before for (_, before), (time_s, after) in pairwise(points) if after > 0 and time_s <= until_s)
-
-
-def _may_have_ended(view: View, engine: str, running: Series, count: float) -> bool:
-    """Whether these requests, on a page that shows some for a while after they ended, may be such: nothing moved in the seconds
-    before, or not at the last look, and as many had just ended."""
-    kinds = {dict(series.tags).get("kind", "") for series in view.store.scalars(INFO, engine=engine)}
-    if running.source == STATSD or not kinds & STALE.keys():
-        return False
-    moved_s, heard_s = last_move_s(view, engine), running.last_time_s
-    if moved_s is None or heard_s - moved_s > FRESH_S:
-        return True
-    ended = sum(sum(bucket_increase(series, heard_s - FRESH_S)) for series in view.store.histograms(ENDED, engine=engine))
-    return moved_s < heard_s and ended >= count
 
 
 def oom_killed(view: View, engine: str, now_s: float) -> Finding | None:

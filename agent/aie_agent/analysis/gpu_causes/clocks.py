@@ -6,8 +6,8 @@ power limit is at work, so that is told, as information, only where it costs muc
 
 A GPU near its heat limit (`sw_thermal`) gives up its clock step by step, a percent of it on any warm day. So that is information,
 and as such explains nothing that is graver, unless the clock of a busy GPU is below `WARM_SHARE` of its highest; below
-`CAPPED_SHARE` where its power limit holds it as well, which alone may cost what is between. Where the clock is not known, neither
-is what it costs.
+`CAPPED_SHARE` where its power limit holds it as well, which alone may cost what is between: at half of the looks, since that comes
+and goes with each batch (`_is_capped`). Where the clock is not known, neither is what it costs.
 
 False alarms: none by hardware or brake, since the driver says them; they may cost nothing where little is asked of the GPU. None by
 heat that costs less than that; more may be lost on work that does not need the clock (decoding of few requests). The power cap is
@@ -37,6 +37,10 @@ WARM_SHARE: Final = 0.75
 BUSY_RATIO: Final = 0.5
 MEAN_S: Final = 10.0
 """The clock by which heat is judged is the mean of so long: it goes up and down from second to second."""
+CAP_SHARE: Final = 0.5
+CAP_S: Final = 60.0
+"""At so many of the looks the power limit must hold the clock as well: of the last `MEAN_S`, or of all since heat does, for so long
+at most. Within seconds it may be fewer by chance; within a minute, because it has just begun."""
 
 _CAP: Final = "sw_power_cap"
 _WARM: Final = "sw_thermal"
@@ -54,7 +58,7 @@ def gpu_clocks(view: View, now_s: float) -> list[Finding]:
             word = CLOCK_EVENTS[reason]
             if since_s is None or word.severity is None or (reason == "hw_slowdown" and _NAMED & set(gpu.clock_events)):
                 continue
-            share = _warm_limit(gpu) if reason == _WARM else None
+            share = _warm_limit(view, gpu, since_s, now_s) if reason == _WARM else None
             told = gpu
             if share is not None:
                 told = msgspec.structs.replace(gpu, sm_clock_hertz=_mean_clock(view, gpu, now_s))
@@ -64,9 +68,17 @@ def gpu_clocks(view: View, now_s: float) -> list[Finding]:
     return list(found.values())
 
 
-def _warm_limit(gpu: Gpu) -> float:
-    """The share of its clock that a GPU near its heat limit must be below to be wrong."""
-    return CAPPED_SHARE if _CAP in gpu.clock_events else WARM_SHARE
+def _warm_limit(view: View, gpu: Gpu, since_s: float, now_s: float) -> float:
+    """The share of its clock that a GPU near its heat limit, since `since_s`, must be below to be wrong."""
+    return CAPPED_SHARE if _is_capped(view, gpu, since_s, now_s) else WARM_SHARE
+
+
+def _is_capped(view: View, gpu: Gpu, since_s: float, now_s: float) -> bool:
+    """Whether its power limit holds its clock as well; as it is now where no more is known."""
+    looks = view.store.scalars(EVENT, gpu=str(gpu.index), reason=_CAP)
+    shares = [mean_of(looks, start_s, now_s, least=2) for start_s in (now_s - MEAN_S, max(since_s, now_s - CAP_S))]
+    known = [share for share in shares if share is not None]
+    return max(known) >= CAP_SHARE if known else _CAP in gpu.clock_events
 
 
 def _mean_clock(view: View, gpu: Gpu, now_s: float) -> float | None:
