@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from copy import deepcopy
 
@@ -28,6 +29,8 @@ class Followed:
         self.repeats = Repeats(settings)
         self.events = 0
         self._new_life = NewLife(settings)
+        self._sample_s = settings.sample_s
+        self._next_s = -math.inf
 
     @property
     def cut(self) -> Watch:
@@ -35,9 +38,12 @@ class Followed:
         return self.watch if self.fresh is None else self.fresh
 
     def take(self, samples: Iterable[Sample]) -> None:
-        """Takes all samples, times ascending."""
+        """Takes all samples, times ascending; of those within `sample_s` and without an event one, as `Watch` does, so that what
+        that leaves out is nowhere taken."""
         for sample in samples:
-            self._add(sample)
+            if sample.time_s >= self._next_s or sample.event:
+                self._next_s = sample.time_s + self._sample_s
+                self._add(sample)
         for watch in filter(None, (self.watch, self.fresh, self.through, self.caches)):
             watch.close()
 
@@ -51,7 +57,10 @@ class Followed:
                 self._new_life.named(sample.time_s)
         elif sample.event and may_end_a_life(sample.event):
             self._new_life.named(sample.time_s)
-        if self._new_life.began(sample.time_s, sample.physical_bytes, is_warm=watch.warm_s is not None):
+        is_warm = watch.warm_s is not None
+        size = sample.physical_bytes or None  # a process that lives has memory: 0 is a reading that failed
+        began = size is not None and self._new_life.began(sample.time_s, size, is_warm=is_warm)
+        if began:
             self._begin_through()
             for each in filter(None, (watch, self.caches, self.fresh)):
                 each.restart()
@@ -64,6 +73,8 @@ class Followed:
             self._begin_through()
         else:
             self.repeats.add(sample, watch.restarts)
+            if size is not None and is_warm and not began:
+                self._new_life.take(sample.time_s, size)
         if sample.cache_bytes is not None:
             self.caches.add(plain)
             self.cache_use.add(sample)
