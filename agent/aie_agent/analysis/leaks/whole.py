@@ -119,8 +119,7 @@ def _decided(followed: Followed, settings: LeakSettings, capacity_bytes: float |
 
 
 def _chosen(watch: Watch, followed: Followed, settings: LeakSettings, capacity_bytes: float | None) -> _Chosen | None:
-    everything = [*watch.found(), *watch.past]
-    told = [each for each in everything if each.line is not ACCOUNTING or followed.cache_use.tells_lost]
+    told = [each for each in (*watch.found(), *watch.past) if _is_told(each, followed)]
     ends = [(each, _plateau(each, watch, followed, settings)) for each in told]
     best = _choose([(each, _level(each, watch, settings, capacity_bytes)) for each, end in ends if not end])
     stood = max((each for each, end in ends if end == "stands"), key=lambda each: RANK[each.standing.level], default=None)
@@ -171,10 +170,14 @@ def _of_days(
     return WholeVerdict("suspect", "unknown", rise.slope, since_s, MOST_OF_SUSPICION, None, (*evidence, *notes))
 
 
+def _is_told(found: Found, followed: Followed) -> bool:
+    """Whether what rises is something: what a cache holds at idle is only where it is told that it is lost."""
+    return found.line.name != ACCOUNTING.name or followed.cache_use.tells_lost
+
+
 def _is_kept(followed: Followed) -> bool:
     """Whether what a cache holds at idle rises, and nobody tells that it is lost."""
-    everything = (*followed.watch.found(), *followed.watch.past)
-    return not followed.cache_use.tells_lost and any(each.line is ACCOUNTING for each in everything)
+    return not all(_is_told(each, followed) for each in (*followed.watch.found(), *followed.watch.past))
 
 
 def _verdict(
@@ -219,7 +222,7 @@ def _is_tiny(followed: Followed) -> bool:
 def _beside(followed: Followed, settings: LeakSettings) -> tuple[Found, Watch, str] | None:
     """A line that rises for a day over restarts and loads, or a cache that does for two; what sees it, and what else it may be."""
     if followed.through is not None:
-        found = [each for each in followed.through.found() if each.line is not ACCOUNTING and each.standing.level == "leak"]
+        found = [each for each in followed.through.found() if _is_told(each, followed) and each.standing.level == "leak"]
         if found:
             return found[0], followed.through, _OVER.format(events=followed.events)
     caches = [each for each in followed.caches.found() if each.standing.level == "leak"]
