@@ -248,10 +248,19 @@ def test_a_leak_that_a_restart_cured_stays_one() -> None:
     assert verdict.verdict == "leak"
 
 
-def test_what_stands_still_at_the_end_is_suspect() -> None:
-    verdict = _judged(1.75, lambda t: 300 * np.minimum(t, 29), step_s=120)
+@pytest.mark.parametrize(("rate", "risen_h", "still_h"), [(300, 29, 13), (300, 60, 14), (168, 60, 14), (168, 60, 18)])
+def test_what_stands_still_at_the_end_is_suspect(rate: int, risen_h: int, still_h: int) -> None:
+    """Floors of 8 h, which are two days, still rise then."""
+    verdict = _judged((risen_h + still_h) / 24, lambda t: rate * np.minimum(t, risen_h), step_s=120)
     assert (verdict.verdict, verdict.confidence) == ("suspect", 0.5)
     assert any("stood still for the last half day" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize("still_h", [0.0, 2.5, 5.0, 7.5])
+def test_a_staircase_stands_still_between_its_steps_and_is_a_leak(still_h: float) -> None:
+    """Null: steps of 8 h, which floors of 8 h alone see; it ends so long after one of them."""
+    verdict = _judged((72 + still_h) / 24, lambda t: 168 * 8 * np.floor(t / 8), step_s=300)
+    assert verdict.verdict == "leak"
 
 
 def test_what_is_not_given_back_is_said() -> None:

@@ -29,6 +29,8 @@ _ENDS: Final = {
 
 _STANDS: Final = ("", "restarted")
 """A leak that ended so was one. One that stopped was not, and one that ended with all of it given back was retention."""
+_OF_A_DAY: Final = frozenset(tier.name for tier in TIERS if tier.level == "leak")
+"""Floors of 8 h still rise where those of 4 h have stopped; what they alone see, steps of hours, pauses for less than half a day."""
 _MOST: Final = 0.5
 _FILLS_DAYS: Final = 2.0
 """A cache is there to fill: a whole file of it, and two days at least, tell that it does not end."""
@@ -149,7 +151,7 @@ def _whole(followed: Followed) -> Whole:
 def _has_paused(found: Found, watch: Watch, settings: LeakSettings) -> bool:
     """Whether what rose for a day stands still for half a day, and no load tells that nothing was asked of it."""
     line = watch.lines.get(found.line.name)
-    if line is None or found.how or found.standing.tier != TIERS[0].name or found.standing.load > 0:
+    if line is None or found.how or found.standing.tier not in _OF_A_DAY or found.standing.load > 0:
         return False
     return has_paused(line.bins, line.adjust, found.standing, settings)
 
