@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 import pytest
 
+from aie_agent.analysis.leaks.block_floors import NO_ADJUST, Bin, Low
 from aie_agent.analysis.leaks.events import gives_back, may_end_a_life, restarts_warm_up
 from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.over_days import rises_by_days
 from aie_agent.analysis.leaks.recording import Seen
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.whole import WholeVerdict, judge
@@ -63,6 +65,21 @@ def test_what_rises_from_day_to_day_is_suspect(name: str) -> None:
     assert verdict.rate_bytes_per_s is not None
     assert verdict.rate_bytes_per_s * 3600 / _MB == pytest.approx(slope, rel=0.2)
     assert "on the first day to" in verdict.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes_gb", "rises"),
+    [
+        ([10.0, 12.4, 14.8, 14.7, 17.2, 19.6], False),
+        ([10.0, 12.4, 14.8, 14.9, 17.2, 19.6], True),
+        ([10.0, 12.4, 14.8, 14.7, 17.2, 19.6, 22.0], True),
+        ([10.0, 12.4, 14.8, 13.4, 17.2, 19.6, 22.0], False),
+    ],
+)
+def test_a_day_that_is_lower_than_the_one_before(sizes_gb: list[float], rises: bool) -> None:
+    """Of seven days one may be, by a tenth of the rise; six are not sure enough for that."""
+    bins = [Bin(number, Low(size * 1e9), size * 1e9, -1.0, 0.0) for number, size in enumerate(np.repeat(sizes_gb, 48).tolist())]
+    assert (rises_by_days(bins, NO_ADJUST, LeakSettings()) is not None) is rises
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -31,7 +31,8 @@ _RISING: Final = 4
 _STEP: Final = 0.2
 """Of the mean step: one below is none."""
 _FALLS: Final = 0.1
-"""Of the whole rise: a day that falls by more is no steady rise; and beyond what was before it must reach by as much."""
+"""Of the whole rise: a day that falls by more is no steady rise; and beyond what was before it must reach by as much. From seven
+days on: of five or six the slope is surely above 0 only where each is above all before it."""
 _ONE_STEP: Final = 0.6
 _LATE: Final = 0.5
 """Of what the earlier half of the days rose by: less is a curve that flattens."""
