@@ -126,6 +126,20 @@ def test_readings_that_failed_between_the_looks_hide_no_other_life() -> None:
     assert judge(rows(), Seen(), LeakSettings()).verdict == "leak"
 
 
+@pytest.mark.parametrize("named", [(1790,), (1800,), (1790, 1800)])
+def test_a_restart_is_counted_once(named: tuple[int, ...]) -> None:
+    """Memory falls in the row that names it, or in the next one. Two that are named are two."""
+    recorded = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
+    verdict = _judge(recorded, dict.fromkeys(named, "engine_restart"))
+    assert any(sentence.startswith(f"{len(named)} times the engine restarted") for sentence in verdict.evidence)
+
+
+def test_a_kill_soon_after_adapters_is_a_restart_of_its_own() -> None:
+    recorded = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
+    verdict = _judge(recorded, {1780: "lora_load", 1800: "killed"})
+    assert any(sentence.startswith("2 times the engine restarted") for sentence in verdict.evidence)
+
+
 def test_what_comes_on_top() -> None:
     assert all(map(comes_on_top, ON_TOP))
     assert not any(map(comes_on_top, (*ANEW, "model and lora loaded", "lora server restarted")))

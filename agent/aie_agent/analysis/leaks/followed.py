@@ -29,6 +29,7 @@ class Followed:
         self.repeats = Repeats(settings)
         self.events = 0
         self._new_life = NewLife(settings)
+        self._anew_s = math.nan  # when the last event was that begins all anew
         self._sample_s = settings.sample_s
         self._next_s = -math.inf
 
@@ -54,6 +55,7 @@ class Followed:
             plain = sample._replace(event="")
             self.fresh = self.fresh or deepcopy(watch)
             if not comes_on_top(sample.event):
+                self._anew_s = sample.time_s
                 self._new_life.named(sample.time_s)
         elif sample.event and may_end_a_life(sample.event):
             self._new_life.named(sample.time_s)
@@ -61,9 +63,7 @@ class Followed:
         size = sample.physical_bytes or None  # a process that lives has memory: 0 is a reading that failed
         began = size is not None and self._new_life.began(sample.time_s, size, is_warm=is_warm)
         if began:
-            self._begin_through()
-            for each in filter(None, (watch, self.caches, self.fresh)):
-                each.restart()
+            self._begin_anew()
         if self.through is not None:
             self.through.add(plain)
         watch.add(plain)
@@ -78,6 +78,16 @@ class Followed:
         if sample.cache_bytes is not None:
             self.caches.add(plain)
             self.cache_use.add(sample)
+
+    def _begin_anew(self) -> None:
+        """Memory has fallen with an event. Where that has begun `fresh` anew already, it is the same restart."""
+        self._begin_through()
+        fresh = self.fresh
+        is_same = fresh is not None and fresh.warm_s is None and fresh.begin_s == self._anew_s
+        for each in filter(None, (self.watch, self.caches, fresh)):
+            each.restart()
+        if fresh is not None and is_same:
+            fresh.restarts -= 1
 
     def _begin_through(self) -> None:
         if self.through is None:
