@@ -134,6 +134,14 @@ def test_a_restart_is_counted_once(named: tuple[int, ...]) -> None:
     assert any(sentence.startswith(f"{len(named)} times the engine restarted") for sentence in verdict.evidence)
 
 
+def test_what_gave_memory_back_is_not_among_what_it_goes_on_over() -> None:
+    """Another model, and three adapters since it leaks."""
+    recorded = _recorded(_life(10, 26.0, 0.0), _life(75, 20.0, 0.2))
+    verdict = _judge(recorded, {600: "deployed", **dict.fromkeys((1800, 3000, 4200), "lora_load")})
+    assert verdict.verdict == "suspect"
+    assert any("restarts and loads, of which 3 are named" in sentence for sentence in verdict.evidence), verdict.evidence
+
+
 def test_a_kill_soon_after_adapters_is_a_restart_of_its_own() -> None:
     recorded = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
     verdict = _judge(recorded, {1780: "lora_load", 1800: "killed"})
