@@ -86,7 +86,7 @@ def test_crashes_each_day_are_told(step_s: int) -> None:
 
 
 @PACES_S
-@pytest.mark.parametrize("phase", [0.1, 0.35])
+@pytest.mark.parametrize("phase", [0.1, 0.35, 0.6])
 @pytest.mark.parametrize(
     "shape",
     [
