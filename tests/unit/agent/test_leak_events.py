@@ -88,6 +88,66 @@ def test_memory_that_falls_with_a_restart_is_another_life() -> None:
     assert _judge(grown, {600: "model_load"}).verdict == "none", "two hours before"
 
 
+def _failed(recorded: Trace, minutes: range, size_bytes: float) -> Trace:
+    """With readings that failed in between."""
+    sizes = recorded.size_bytes.copy()
+    sizes[minutes.start : minutes.stop] = size_bytes
+    return recorded._replace(size_bytes=sizes)
+
+
+@pytest.mark.parametrize("failed_bytes", [0.0, 2e9])
+def test_a_reading_that_failed_hides_no_other_life(failed_bytes: float) -> None:
+    """One row of ten minutes, hours before: it is no least size of the life that ends with the event."""
+    again = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
+    grown = _recorded(_life(12, 26.0, 0.0), _life(28, 20.0, 0.2))
+    for recorded, events in ((again, {1800: "engine_restart"}), (grown, {720: "model_load"})):
+        verdict = _judge(_failed(recorded, range(180, 190), failed_bytes), events)
+        assert verdict.verdict == "leak", verdict.evidence
+
+
+def test_a_reading_of_0_beside_what_was_survived_is_no_other_life() -> None:
+    """The exporter fails with the probe: each half of the file alone is shorter than a day."""
+    recorded = _failed(_recorded(_life(46, 20.0, 0.168)), range(1380, 1390), 0.0)
+    verdict = _judge(recorded, {1380: "Liveness probe failed: HTTP 503"})
+    assert verdict.verdict == "leak", verdict.evidence
+    assert not any("restarted" in sentence for sentence in verdict.evidence)
+
+
+def test_readings_that_failed_between_the_looks_hide_no_other_life() -> None:
+    """Of a row in five seconds one in ten seconds is used; one of those that are not is of 2 GB."""
+    lives = [12 * 3600, 28 * 3600]
+
+    def rows() -> Iterator[Sample]:
+        for at_s in range(0, sum(lives), 5):
+            size = 26e9 if at_s < lives[0] else 20e9 + 0.2e9 * (at_s - lives[0]) / 3600
+            event = "model_load" if at_s == lives[0] else ""
+            yield Sample(float(at_s), 2e9 if at_s == 3 * 3600 + 5 else size, event=event)
+
+    assert judge(rows(), Seen(), LeakSettings()).verdict == "leak"
+
+
+@pytest.mark.parametrize("named", [(1790,), (1800,), (1790, 1800)])
+def test_a_restart_is_counted_once(named: tuple[int, ...]) -> None:
+    """Memory falls in the row that names it, or in the next one. Two that are named are two."""
+    recorded = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
+    verdict = _judge(recorded, dict.fromkeys(named, "engine_restart"))
+    assert any(sentence.startswith(f"{len(named)} times the engine restarted") for sentence in verdict.evidence)
+
+
+def test_what_gave_memory_back_is_not_among_what_it_goes_on_over() -> None:
+    """Another model, and three adapters since it leaks."""
+    recorded = _recorded(_life(10, 26.0, 0.0), _life(75, 20.0, 0.2))
+    verdict = _judge(recorded, {600: "deployed", **dict.fromkeys((1800, 3000, 4200), "lora_load")})
+    assert verdict.verdict == "suspect"
+    assert any("restarts and loads, of which 3 are named" in sentence for sentence in verdict.evidence), verdict.evidence
+
+
+def test_a_kill_soon_after_adapters_is_a_restart_of_its_own() -> None:
+    recorded = _recorded(_life(30, 20.0, 0.2), _life(28, 20.0, 0.2))
+    verdict = _judge(recorded, {1780: "lora_load", 1800: "killed"})
+    assert any(sentence.startswith("2 times the engine restarted") for sentence in verdict.evidence)
+
+
 def test_what_comes_on_top() -> None:
     assert all(map(comes_on_top, ON_TOP))
     assert not any(map(comes_on_top, (*ANEW, "model and lora loaded", "lora server restarted")))
@@ -103,6 +163,8 @@ def test_another_life_is_told_by_a_fall_soon_after_an_event() -> None:
                 life.named(minute * 60.0)
             if life.began(minute * 60.0, size, is_warm=minute >= 5):
                 began.append(minute)
+            elif minute >= 5:
+                life.take(minute * 60.0, size)
         return began
 
     risen = [20.0 + minute / 60 for minute in range(120)]

@@ -289,6 +289,28 @@ def test_a_prefix_cache_that_fills_its_pool_loses_nothing() -> None:
     assert not any("evictable_bytes" in sentence for sentence in told.evidence)
 
 
+@pytest.mark.parametrize("low_rows", [1, 2])
+@pytest.mark.parametrize("event", ["", "engine_restart"])
+def test_a_prefix_cache_that_fills_loses_nothing_over_a_restart_either(low_rows: int, event: str) -> None:
+    """A reading that failed, or two, which are a restart; the event is named with the first. From there on copies follow it."""
+    first = int(2 * 3600 / STEP_S)
+    rows = [
+        row._replace(physical_bytes=5e9, event=event if at == first else "") if first <= at < first + low_rows else row
+        for at, row in enumerate(pool(40, lambda t: 400 * t, by_request_mb=0.0))
+    ]
+    filled = whole(iter(rows))
+    assert (filled.verdict, filled.leak_class) == ("none", None), filled.evidence
+    assert any("evictable_bytes" in sentence for sentence in filled.evidence)
+
+
+@pytest.mark.parametrize("low_rows", [1, 2])
+def test_blocks_that_are_told_to_be_lost_are_so_over_a_restart(low_rows: int) -> None:
+    first = int(2 * 3600 / STEP_S)
+    rows = list(pool(40, lambda t: 490 * t, lambda t: 400 * t, by_request_mb=0.0))
+    rows[first : first + low_rows] = [row._replace(physical_bytes=5e9) for row in rows[first : first + low_rows]]
+    assert whole(iter(rows)).verdict == "accounting"
+
+
 def test_blocks_that_nobody_holds_are_lost() -> None:
     assert whole(pool(40, lambda t: 90 * t)).verdict == "accounting", "requests give back what they took, and these stay"
     beside_a_prefix_cache = whole(pool(40, lambda t: 490 * t, lambda t: 400 * t, by_request_mb=0.0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -14,10 +16,10 @@ from aie_agent.analysis.leaks.settings import RECORDED_BINS, LeakSettings, Tier
 from aie_agent.analysis.leaks.verdict import Rise, rise
 
 _LEAST: Final = 16
-"""Bins of a life: eight hours. What is taken and given back more often is how an allocator works."""
+"""Half hours of a life: eight hours. What is taken and given back more often is how an allocator works."""
 _FLOORS: Final = 6
 _FALLS: Final = 0.5
-"""Of its rise, from one bin to the next: the end of a life."""
+"""Of its rise, from one bin that is known to the next: the end of a life."""
 SAME_LEVEL: Final = 0.2
 """Of the rise: lives that begin no further apart begin at the same level."""
 SAME_SLOPE: Final = 1.5
@@ -83,7 +85,7 @@ class Repeats:
             return
         low = Low(sample.physical_bytes, self._load, sample.cache_bytes or 0.0)
         if not self._bins or self._bins[-1].number != number:
-            self._bins = [*self.bins[1 - RECORDED_BINS :], _bin(number, low)]
+            self._bins = [*(each for each in self.bins if each.number > number - RECORDED_BINS), _bin(number, low)]
             self._loads, self._rows = 0.0, 0
         elif low.size_bytes < self._bins[-1].low.size_bytes:
             self._bins[-1] = _bin(number, low)
@@ -103,18 +105,19 @@ class Repeats:
 
     def bursts(self, by: Adjust) -> Bursts | None:
         """Rises that doubled what there was within eight hours and fell back at once, three times at least; None for fewer. What
-        falls over hours, as a day's traffic does, is none."""
+        falls over hours, as a day's traffic does, is none: as far as rows tell, which may lie an hour or two apart."""
         lows: list[float] = []
         highs: list[float] = []
-        life: list[float] = []
+        life: list[tuple[int, float]] = []
         for each in self._bins:
             level = each.low.adjusted(by)
-            least, highest = min(life, default=level), max(life, default=level)
-            if highest > 2 * least > 0 and life[-1] - level > _FALLS * (highest - least):
+            levels = [level for _, level in life] or [level]
+            least, highest = min(levels), max(levels)
+            if highest > 2 * least > 0 and levels[-1] - level > _FALLS * (highest - least):
                 lows.append(least)
                 highs.append(highest)
                 life = []
-            life = [*life, level][-_LEAST:]
+            life = [*(before for before in life if before[0] > each.number - _LEAST), (each.number, level)]
         return Bursts(len(lows), median(lows), median(highs)) if len(lows) >= _BURSTS else None
 
     @property
@@ -155,12 +158,18 @@ class Repeats:
             highest = level
 
     def _rise(self, life: Sequence[Bin], by: Adjust) -> Rise | None:
-        if len(life) < _LEAST:
-            return None
+        """By rows, as if there was one in each half hour: where they lie further apart, blocks of half hours would lack some."""
+        steps = [late.number - early.number for early, late in pairwise(life)]
+        apart = max(round(median(steps)), 1) if steps else 1
         per_block = len(life) // _FLOORS
+        if len(life) * apart < _LEAST or not per_block:
+            return None
+        numbers = list(accumulate((max(step // apart, 1) for step in steps), initial=0))
+        rows = [each._replace(number=number) for each, number in zip(life, numbers, strict=True)]
         tier = Tier("a life", bins=per_block, blocks=_FLOORS, flats=0, level="suspect")
-        found = rise(life[-per_block * _FLOORS :], tier, by, self._settings)
-        return found if isinstance(found, Rise) else None
+        settings = replace(self._settings, cell_s=self._settings.cell_s * apart)
+        found = rise(rows[-per_block * _FLOORS :], tier, by, settings)
+        return found._replace(first=life[numbers.index(found.first.number)]) if isinstance(found, Rise) else None
 
 
 def _bin(number: int, low: Low) -> Bin:

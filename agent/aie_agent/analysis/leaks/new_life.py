@@ -28,7 +28,8 @@ class _Floor(NamedTuple):
 
 
 class NewLife:
-    """Takes physical sizes in turn; keeps the floors of the cells of half an hour, and the least and the highest of all."""
+    """Asked of each physical size whether another life begins with it, and takes those that are none. Keeps the floors of the
+    cells of half an hour, and the least and the highest of all."""
 
     def __init__(self, settings: LeakSettings) -> None:
         self._settings = settings
@@ -52,21 +53,18 @@ class NewLife:
         self._below_bytes = max(recent, default=sizes[-1]) - falls
         self._until_s, self._rows_left = time_s + _SOON_CELLS * self._settings.cell_s, _ROWS
 
-    def began(self, time_s: float, size_bytes: float | None, *, is_warm: bool) -> bool:
-        """Takes a size, and says whether it is the first one of another life: down soon after an event. Nothing is known of a life
-        before it `is_warm`."""
-        if size_bytes is None:
-            return False
+    def began(self, time_s: float, size_bytes: float, *, is_warm: bool) -> bool:
+        """Whether a size is the first one of another life: down soon after an event. Nothing is known of a life before it
+        `is_warm`."""
         began = (self._rows_left > 0 or time_s <= self._until_s) and size_bytes < self._below_bytes
         self._rows_left -= 1
         if began or not is_warm:
             self._forget()
             self._until_s, self._rows_left = -math.inf, 0
-        else:
-            self._take(time_s, size_bytes)
         return began
 
-    def _take(self, time_s: float, size_bytes: float) -> None:
+    def take(self, time_s: float, size_bytes: float) -> None:
+        """Takes a size of the life that runs, which no failed reading may be: its least is what all later ones are held against."""
         if time_s >= self._cell_end_s:
             if self._low < math.inf:
                 self._floors = [*self._floors[1 - CELLS_PER_BIN :], _Floor(self._cell_end_s, self._low)]

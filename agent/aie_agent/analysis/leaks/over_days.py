@@ -23,13 +23,16 @@ _LEAST: Final = 5
 _SEEN: Final = 0.75
 """Of the usual number of a day's half hours: of one that is known less well the least hour may be missing."""
 _ROWS: Final = 4
-"""Half hours that a day is known by, at least."""
+"""Half hours that a day is known by, at least, or half of one."""
+_MOST_APART: Final = 4.0
+"""Half hours: rows further apart than two hours are too few for what is told of less than days."""
 _RISING: Final = 4
 """Steps of days that must rise: some workspaces taken in a week are fewer."""
 _STEP: Final = 0.2
 """Of the mean step: one below is none."""
 _FALLS: Final = 0.1
-"""Of the whole rise: a day that falls by more is no steady rise; and beyond what was before it must reach by as much."""
+"""Of the whole rise: a day that falls by more is no steady rise; and beyond what was before it must reach by as much. From seven
+days on: of five or six the slope is surely above 0 only where each is above all before it."""
 _ONE_STEP: Final = 0.6
 _LATE: Final = 0.5
 """Of what the earlier half of the days rose by: less is a curve that flattens."""
@@ -160,7 +163,7 @@ def plateau(bins: Sequence[Bin], by: Adjust, standing: Standing, whole: Whole, s
         return min(floors) >= peak - _REACHED * (peak - base) and _are_level(floors, standing, settings)
 
     if standing.load > 0:
-        return "filled" if any(stands(_floors(each, by)) for each in _busy(bins, standing)) else ""
+        return "filled" if any(stands(floors) for floors in _busy(bins, by, standing)) else ""
     floors = _newest(bins, by, BINS)
     if floors is None or not stands(floors):
         return ""
@@ -169,12 +172,15 @@ def plateau(bins: Sequence[Bin], by: Adjust, standing: Standing, whole: Whole, s
     return "filled" if is_long and max(floors) <= peak + _BEYOND * (peak - base) else "stands"
 
 
-def _busy(bins: Sequence[Bin], standing: Standing) -> Iterator[Sequence[Bin]]:
-    """The half hours with load of the newest day, and the newest with load that make a day, whatever lies between them; of either
-    half a day at least."""
+def _busy(bins: Sequence[Bin], by: Adjust, standing: Standing) -> Iterator[Sequence[float]]:
+    """The floors of the half hours with load of the newest day, and of the newest with load that make a day, whatever lies between
+    them; of either half a day at least."""
+    apart = _apart(bins)
     busy = [each for each in bins if not is_idle(each, standing)]
     newest = [each for each in busy if each.number > bins[-1].number - BINS]
-    yield from (each for each in (newest, busy[-BINS:]) if len(each) >= _BUSY * BINS)
+    for each in (newest, busy[-round(BINS / apart) :]):
+        if len(each) >= max(_BUSY * BINS / apart, _ROWS):
+            yield _floors(each, by, apart)
 
 
 def _are_level(floors: Sequence[float], standing: Standing, settings: LeakSettings) -> bool:
@@ -188,12 +194,24 @@ def has_paused(bins: Sequence[Bin], by: Adjust, standing: Standing, settings: Le
 
 
 def _newest(bins: Sequence[Bin], by: Adjust, length: int) -> list[float] | None:
-    """The floors of the newest bins, four hours each; None where they are not known."""
+    """The floors of the newest half hours, four hours each; None where they are not known."""
     newest = [each for each in bins[-length:] if each.number > bins[-1].number - length]
-    if len(newest) < _SEEN * length:
+    apart = _apart(bins)
+    if len(newest) < max(_SEEN * length / apart, _ROWS):
         return None
-    return _floors(newest, by)
+    return _floors(newest, by, apart)
 
 
-def _floors(bins: Sequence[Bin], by: Adjust) -> list[float]:
-    return [min(each.low.adjusted(by) for each in bins[at : at + _BLOCK]) for at in range(0, len(bins), _BLOCK)]
+def _apart(bins: Sequence[Bin]) -> float:
+    """How many half hours apart they usually are: 1, or more where rows are further apart. Gaps, which are longer, are left out."""
+    steps = [late.number - early.number for early, late in pairwise(bins)]
+    if not steps:
+        return 1.0
+    usual = median(steps)
+    return min(fmean(step for step in steps if step <= usual + 1), _MOST_APART)
+
+
+def _floors(bins: Sequence[Bin], by: Adjust, apart: float) -> list[float]:
+    """The least of four hours each, of bins that are so many half hours apart."""
+    per_block = max(round(_BLOCK / apart), 1)
+    return [min(each.low.adjusted(by) for each in bins[at : at + per_block]) for at in range(0, len(bins), per_block)]

@@ -182,5 +182,5 @@ def _before_floor(bins: Sequence[Bin], window: Sequence[Bin], per_block: int, fl
 
 def _is_new_ground(older: Sequence[Bin], per_block: int, size_bytes: float, by: Adjust) -> bool:
     """Whether a floor lies above every floor from before its window: a rise back to where it was, as each morning, is none."""
-    sizes = [each.low.adjusted(by) for each in older]
-    return all(size_bytes > min(sizes[max(end - per_block, 0) : end]) for end in range(len(sizes), 0, -per_block))
+    blocks = groupby(older, key=lambda each: (older[-1].number - each.number) // per_block)
+    return all(size_bytes > min(each.low.adjusted(by) for each in block) for _, block in blocks)

@@ -1,0 +1,123 @@
+"""The same memory, recorded at a row in ten minutes, an hour or two: what rules call half a day is time, and no count of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pytest
+
+from aie_agent.analysis.leaks.block_floors import NO_ADJUST
+from aie_agent.analysis.leaks.lines import Sample
+from aie_agent.analysis.leaks.lives import Repeats
+from aie_agent.analysis.leaks.recording import Seen
+from aie_agent.analysis.leaks.settings import LeakSettings
+from aie_agent.analysis.leaks.whole import WholeVerdict, judge
+from tests.fakes.leak_patterns import Array
+
+_MB: Final = 1e6
+Shape = Callable[[Array], Array]
+PACES_S: Final = pytest.mark.parametrize("step_s", [600, 3600, 7200])
+
+
+def _judged(
+    days: float, shape: Shape, step_s: int, load: Shape | None = None, event: tuple[float, str] | None = None, seed: int = 0
+) -> WholeVerdict:
+    """A file of a shape in MB over hours, under noise of 30 MB."""
+    hours = np.arange(days * 86_400 / step_s) * step_s / 3600
+    sizes = (shape(hours) + np.random.default_rng(seed).normal(0, 30, len(hours))) * _MB
+    loads = [None] * len(hours) if load is None else load(hours).tolist()
+    named = {} if event is None else {int(event[0] * 3600 / step_s): event[1]}
+    rows = zip(hours.tolist(), sizes.tolist(), loads, strict=True)
+    samples = (Sample(h * 3600, size, load=at, event=named.get(i, "")) for i, (h, size, at) in enumerate(rows))
+    return judge(samples, Seen(), LeakSettings())
+
+
+def _two_lives(first_h: float, second_h: float) -> Shape:
+    """Of 168 MB/h; the second one stands still at its end."""
+    return lambda t: 12_000 + 168 * np.where(t < first_h, t, np.minimum(t - first_h, second_h))
+
+
+@PACES_S
+@pytest.mark.parametrize(("still_h", "told"), [(30, "suspect"), (80, "none")])
+def test_a_life_that_stands_after_one_that_was_restarted(still_h: float, told: str, step_s: int) -> None:
+    verdict = _judged((64 + still_h) / 24, _two_lives(30, 34), step_s, event=(30, "restart"))
+    assert verdict.verdict == told, verdict.evidence
+
+
+@PACES_S
+def test_a_cache_that_filled_in_office_hours_is_none(step_s: int) -> None:
+    """It stands for 48 half hours with load, which are 12 rows of two hours each."""
+
+    def load(hours: Array) -> Array:
+        at = np.mod(hours, 24)
+        return np.where((hours < 64) | ((at >= 9) & (at < 18)), 20.0, 0.0)
+
+    verdict = _judged(8.5, _two_lives(30, 34), step_s, load, (30, "restart"))
+    assert verdict.verdict == "none", verdict.evidence
+    assert any("a cache or pool that fills" in sentence for sentence in verdict.evidence)
+
+
+@PACES_S
+def test_a_leak_that_a_restart_cut_short_and_that_has_load_stays_one(step_s: int) -> None:
+    """Null: for 16 h of load the life after it stands still, which is less than a day of it."""
+    load = np.vectorize(lambda hour: 20.0 if hour < 80 else 0.0)
+    assert _judged(5, _two_lives(30, 34), step_s, load, (30, "restart")).verdict == "leak"
+
+
+@PACES_S
+def test_what_stands_still_for_half_a_day_is_suspect(step_s: int) -> None:
+    verdict = _judged(44 / 24, lambda t: 12_000 + 300 * np.minimum(t, 30), step_s)
+    assert verdict.verdict == "suspect", verdict.evidence
+    assert any("stood still for the last half day" in sentence for sentence in verdict.evidence)
+    assert _judged(44 / 24, lambda t: 12_000 + 300 * t, step_s).verdict == "leak"
+
+
+@PACES_S
+def test_crashes_each_day_are_told(step_s: int) -> None:
+    """12 GB a day from 20 GB, for ten days."""
+    verdict = _judged(10, lambda t: 20_000 + 500 * np.mod(t, 24), step_s)
+    assert verdict.verdict == "not_enough_data"
+    assert re.match(
+        r"physical memory rises in each of 9 lives by (9\.9|10|11).* GB, at (49|50)\d MB/h from 20", verdict.evidence[0]
+    )
+
+
+@PACES_S
+@pytest.mark.parametrize("phase", [0.1, 0.35, 0.6])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda t: 12_000 + 0 * t,
+        lambda t: 18_000 - 5000 * np.cos(2 * np.pi * t / 24),
+        lambda t: 13_000 - 9000 * (np.mod(t, 24) >= 10),
+        lambda t: 20_000 + 3000 * np.mod(t / 6, 1),
+        lambda t: 20_000 + 6000 * np.minimum(t / 8, 1),
+        lambda t: 20_000 + 6000 * (1 - np.exp(-t / 20)),
+    ],
+    ids=["flat", "a day's traffic", "ten hours of it", "an allocator", "a pool that fills", "slower and slower"],
+)
+def test_what_is_normal_is_nothing_at_any_pace(shape: Shape, phase: float, step_s: int) -> None:
+    """Null."""
+    verdict = _judged(8, lambda t: shape(t + 24 * phase), step_s, seed=int(10 * phase))
+    assert verdict.verdict == "none", verdict.evidence
+
+
+def test_two_weeks_are_kept_at_any_pace() -> None:
+    repeats = Repeats(LeakSettings())
+    for hour in range(40 * 24):
+        repeats.add(Sample(hour * 3600.0, 20e9), 0)
+    assert len(repeats.bins) == 14 * 24
+    assert repeats.begin_s(repeats.bins[0].number) == 26 * 86_400.0
+
+
+@pytest.mark.parametrize(("high_h", "times"), [(6, 9), (10, None)])
+def test_bursts_are_of_eight_hours(high_h: int, times: int | None) -> None:
+    """Of a row an hour: 4 GB, 12 GB for some hours of each day, and back."""
+    repeats = Repeats(LeakSettings())
+    for hour in range(10 * 24):
+        repeats.add(Sample(hour * 3600.0, 12e9 if hour % 24 >= 24 - high_h else 4e9), 0)
+    bursts = repeats.bursts(NO_ADJUST)
+    assert (None if bursts is None else bursts.times) == times
