@@ -14,8 +14,19 @@ from tests.faultlab.engine_faults import ENGINE_FAULTS
 from tests.faultlab.faults import Fault
 from tests.faultlab.gpu_faults import GPU_FAULTS
 from tests.faultlab.host_faults import HOST_FAULTS
-from tests.faultlab.host_load import Others
-from tests.faultlab.judge import AMBIENT, BUSY_CPUS, Key, Look, Result, ambient, healthy, is_named, judge, keys, new, sentences
+from tests.faultlab.judge import (
+    AMBIENT,
+    BUSY_CPUS,
+    Key,
+    Look,
+    Result,
+    excused,
+    healthy,
+    is_named,
+    judge,
+    keys,
+    sentences,
+)
 from tests.faultlab.programs import LabError
 from tests.faultlab.report import in_words
 from tests.faultlab.world import World
@@ -59,10 +70,9 @@ def _run_in(world: World, faults: Sequence[Fault], tell: Tell) -> Iterator[Resul
 
 def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
     """Watches a healthy world, breaks it, and watches again. `before` is left over from the fault before, and no news."""
-    others = Others(world.pids())
     calm = list(looks(world, fault.healthy_s))
-    cpus = others.cpus()
-    well = healthy(calm, before, cpus)
+    well = healthy(calm, before)
+    cpus = _most(calm)
     result = Result(
         *(fault.name, fault.what, fault.answer, fault.fast),
         healthy_s=fault.healthy_s,
@@ -73,22 +83,27 @@ def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
     )
     if well.ambient & fault.keys:
         return replace(result, skipped=f"others on this host take {cpus:.1f} CPUs: {', '.join(result.ambient)} is found already")
-    there = keys(calm[-1].findings)
+    return _break(world, fault, result, well.ambient, keys(calm[-1].findings))
+
+
+def _break(world: World, fault: Fault, result: Result, true: frozenset[Key], there: frozenset[Key]) -> Result:
+    """The result with what came of the fault."""
     try:
         with fault.inject(world):
-            others = Others(world.pids())
             seen = list(until_named(world, fault, there))
-            cpus = max(cpus, others.cpus())
     except LabError as error:
         return replace(result, skipped=str(error).splitlines()[0])
-    true = ambient(cpus) - fault.keys
-    found = keys(each for look in seen for each in new(look.findings, there)) & true
     return replace(
         result,
-        verdict=judge(seen, fault.expected, there | true),
-        ambient=_causes(well.ambient | found),
+        verdict=judge(seen, fault.expected, there),
+        others_cpus=max(result.others_cpus, _most(seen)),
+        ambient=_causes(true | (excused(seen, there) - fault.keys)),
         sentences=result.sentences + sentences(seen, there),
     )
+
+
+def _most(seen: Iterable[Look]) -> float:
+    return max((look.load.others_cpus for look in seen), default=0.0)
 
 
 def _causes(found: Iterable[Key]) -> tuple[str, ...]:
@@ -100,7 +115,7 @@ def looks(world: World, seconds: float) -> Iterator[Look]:
     began = time.monotonic()
     while True:
         after_s = time.monotonic() - began
-        yield Look(after_s, world.findings())
+        yield Look(after_s, world.findings(), world.host.lately())
         if after_s >= seconds:
             return
         time.sleep(LOOK_S)

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from aie_agent import simulate
 from aie_telemetry import api
 from tests.faultlab.clients import SHARE, Body, Clients, short_chat
+from tests.faultlab.host_load import HostLoad
 from tests.faultlab.judge import ENGINE, HOST
 from tests.faultlab.programs import LabError, Program, free_port, until
 
@@ -54,7 +55,8 @@ class World:
     """One engine, one agent, and clients. Use it as a context."""
 
     def __init__(self, setup: Setup, directory: Path, load: float | None = None) -> None:
-        """`load` in requests a second: None measures what the engine takes, and sends a share of that."""
+        """`load` in requests a second: None measures what the engine takes, and sends a share of that. `host` is what others take
+        meanwhile."""
         self.setup = setup
         self.load = load or 0.0
         self.agents = 0
@@ -68,6 +70,7 @@ class World:
         self.agent_url = ""
         self.clients = Clients(self.engine_url, setup.body)
         self.gpus: simulate.Controller | None = None
+        self.host = HostLoad()
 
     def __enter__(self) -> World:
         try:
@@ -189,10 +192,6 @@ class World:
         engines = [] if snapshot is None else [each for each in snapshot.engines if each.name == ENGINE_NAME]
         return sum(each.running or 0.0 for each in engines)
 
-    def pids(self) -> list[int]:
-        """The processes of the lab that take CPU."""
-        return [os.getpid(), self.engine.pid, self.agent.pid]
-
     # -- what is seen ------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> api.Snapshot | None:
@@ -207,7 +206,7 @@ class World:
         if body is None:
             raise LabError(f"the agent does not answer:\n{self.agent.text()[-2000:]}")
         ours = (each for each in msgspec.json.decode(body, type=api.Findings).findings if _is_ours(each.subject))
-        return tuple(replace(each, subject=ENGINE) if each.subject == ENGINE_NAME else each for each in ours)
+        return tuple(map(_of_engine, ours))
 
     def _get(self, what: str) -> bytes | None:
         try:
@@ -255,6 +254,12 @@ class World:
 def _is_ours(subject: str) -> bool:
     """Other engines that run on this host are found too, and are nobody's here."""
     return subject in (ENGINE_NAME, HOST, "agent") or subject.startswith("gpu")
+
+
+def _of_engine(finding: api.Finding) -> api.Finding:
+    names = {ENGINE_NAME: ENGINE}
+    subject, by = finding.subject, finding.explained_by_subject
+    return replace(finding, subject=names.get(subject, subject), explained_by_subject=names.get(by, by))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from aie_agent.analysis.causes import ENGINE_CAUSES, OF_SUBJECTS
 from aie_agent.analysis.leaks.lines import IN_WORDS
 from aie_telemetry.api import Evidence, Finding, Severity
 from tests.faultlab.__main__ import chosen
+from tests.faultlab.host_load import Load
 from tests.faultlab.judge import (
     Answer,
     Expected,
@@ -23,6 +24,7 @@ from tests.faultlab.judge import (
     Totals,
     Verdict,
     ambient,
+    excused,
     healthy,
     judge,
     keys,
@@ -36,6 +38,10 @@ EXPECTED = Expected(Answer("tokenizer_bound"), ("gil_contention",))
 NOTHING = Expected(None)
 OF_ANALYSERS = {"memory_leak", "input_drift", "output_drift", "output_collapse", "nan_logits"}
 GPU = re.compile(r"gpu\d+")
+QUIET = Load(others_cpus=0.1)
+BUSY = Load(others_cpus=1.2)
+STOLEN = Load(others_cpus=0.25, stolen_share=0.15)
+"""Where others on the host take next to nothing, and others on the same metal a seventh."""
 
 
 def finding(
@@ -43,6 +49,7 @@ def finding(
     subject: str = "engine",
     explained_by: str = "",
     severity: Severity = "warning",
+    explained_by_subject: str = "",
     summary: str = "s",
     evidence: Sequence[str] = ("3 of 5 (limit 2)",),
 ) -> Finding:
@@ -55,6 +62,7 @@ def finding(
         summary=summary,
         evidence=texts,
         explained_by=explained_by,
+        explained_by_subject=explained_by_subject,
     )
 
 
@@ -62,8 +70,11 @@ def said(cause: str, subject: str = "engine", severity: Severity = "warning") ->
     return Said(cause, subject, severity)
 
 
-def looks(*moments: tuple[float, tuple[Finding, ...]]) -> list[Look]:
-    return [Look(after_s, findings) for after_s, findings in moments]
+def looks(*moments: tuple[float, tuple[Finding, ...]], load: Load = QUIET) -> list[Look]:
+    return [Look(after_s, findings, load) for after_s, findings in moments]
+
+
+STEAL = finding("cpu_steal", "host")
 
 
 def row(name: str) -> Expected:
@@ -221,23 +232,52 @@ def test_what_may_be_suspected_must_be_information_and_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others_cpus", "false_alarms", "true"),
-    [(1.2, ("python_gc",), [("cpu_starved", "engine")]), (0.1, ("cpu_starved", "python_gc"), [])],
+    ("load", "false_alarms", "true"),
+    [(BUSY, ("python_gc",), [("cpu_starved", "engine")]), (QUIET, ("cpu_starved", "python_gc"), [])],
 )
 def test_that_cpu_is_short_is_true_where_others_take_it(
-    others_cpus: float, false_alarms: tuple[str, ...], true: list[tuple[str, str]]
+    load: Load, false_alarms: tuple[str, ...], true: list[tuple[str, str]]
 ) -> None:
-    seen = looks((1.0, (finding("cpu_starved"),)), (2.0, (finding("python_gc"), finding("left_over"))))
-    found = healthy(seen, frozenset({("left_over", "engine")}), others_cpus)
+    seen = looks((1.0, (finding("cpu_starved"),)), (2.0, (finding("python_gc"), finding("left_over"))), load=load)
+    found = healthy(seen, frozenset({("left_over", "engine")}))
     assert found.false_alarms == tuple(map(said, false_alarms))
     assert found.ambient == frozenset(true)
 
 
 def test_that_cpu_is_short_is_true_of_ours_and_of_the_host_alone() -> None:
-    true = ambient(1.2)
-    assert keys([finding("cpu_starved"), finding("cpu_steal", "host")]) == true
-    assert not ambient(0.1)
-    assert healthy(looks((1.0, (finding("cpu_starved", "other"),))), frozenset(), 1.2).false_alarms
+    assert ambient(Load(1.2, 0.15)) == keys([finding("cpu_starved"), STEAL])
+    assert not ambient(QUIET)
+    assert healthy(looks((1.0, (finding("cpu_starved", "other"),)), load=BUSY), frozenset()).false_alarms
+
+
+def test_that_cpus_are_stolen_is_true_where_the_hypervisor_takes_them_whatever_processes_take() -> None:
+    assert healthy(looks((1.0, (STEAL,)), load=BUSY), frozenset()).false_alarms == (said("cpu_steal", "host"),)
+    assert healthy(looks((1.0, (STEAL,)), load=STOLEN), frozenset()) == ((), keys([STEAL]))
+    beside = judge(looks((5.0, (STEAL, finding("tokenizer_bound"))), load=STOLEN), EXPECTED, frozenset())
+    assert beside == Verdict(said("tokenizer_bound"), True, True, 5.0)
+    alone = judge(looks((5.0, (STEAL, finding("tokenizer_bound"))), load=BUSY), EXPECTED, frozenset())
+    assert alone.others == (said("cpu_steal", "host"),)
+
+
+def test_others_that_take_cpu_excuse_what_is_said_then_and_not_minutes_later() -> None:
+    starved = (finding("cpu_starved"),)
+    later = [*looks((5.0, starved), load=BUSY), *looks((200.0, starved), load=QUIET)]
+    assert judge(later, NOTHING, frozenset()).others == (said("cpu_starved"),)
+    assert judge(later[:1], NOTHING, frozenset()).named
+    assert excused(later) == keys(starved)
+
+
+def test_an_answer_that_stolen_cpus_explain_is_one_where_they_are_stolen() -> None:
+    starved = finding("cpu_starved", explained_by="cpu_steal", explained_by_subject="host")
+    neighbour = row("cpu-neighbour")
+    verdict = judge(looks((5.0, (STEAL, starved)), load=STOLEN), neighbour, frozenset())
+    assert verdict == Verdict(said("cpu_starved"), True, True, 5.0)
+    nothing_stolen = judge(looks((5.0, (STEAL, starved)), load=BUSY), neighbour, frozenset())
+    assert (nothing_stolen.named, nothing_stolen.others) == (False, (said("cpu_steal", "host"),))
+    before = healthy(looks((5.0, (STEAL, starved)), load=STOLEN), frozenset())
+    assert before == ((), keys([STEAL, starved])), "what is so already cannot be done"
+    explained = finding("cpu_starved", explained_by="python_gc", explained_by_subject="engine")
+    assert not judge(looks((5.0, (explained,)), load=STOLEN), neighbour, frozenset()).named
 
 
 def test_sentences_are_what_was_said_last() -> None:
