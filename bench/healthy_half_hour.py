@@ -3,7 +3,8 @@
     python bench/healthy_half_hour.py [--minutes 30] [--nice N]
 
 The load changes every minute (half, whole, none, other prompts, a burst of clients), as it does for engines that are well. What is
-found is printed with its evidence, and the status is 1; that the engine lacks CPU is none of it where others on the host take it.
+found is printed with its evidence, and the status is 1; that the engine lacks CPU is none of it where others on the host take it,
+nor is what this host does not let the agent see, which is printed first.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ def main() -> int:
     arguments = parser.parse_args()
     os.nice(arguments.nice)
     with tempfile.TemporaryDirectory(prefix="aie-healthy-") as directory, World(SETUP, Path(directory)) as world:
+        for what, why in world.lacks.items():
+            print(f"this host does not let the agent see {what}: {why}", flush=True)
         print(f"steady load {world.load:.2f} requests/s", flush=True)
         found = watch(world, arguments.minutes, lambda text: print(text, flush=True))
         outcomes = Counter(world.clients.outcomes)

@@ -54,6 +54,8 @@ def run(faults: Sequence[Fault], directory: Path, tell: Tell, load: float | None
         with World(setup, directory / setup.name, load or loads.get(key)) as world:
             loads[key] = world.load
             tell(f"setup {setup.name}: {world.load:.2f} requests/s")
+            for what, why in world.lacks.items():
+                tell(f"setup {setup.name}: this host does not let the agent see {what}: {why}")
             yield from _run_in(world, list(group), tell)
 
 
