@@ -41,8 +41,8 @@ def _killed(world: World) -> Iterator[None]:
 @contextlib.contextmanager
 def _kv_too_small(world: World) -> Iterator[None]:
     """Enough for one short request at a time (they take up to 57 tokens), while six clients more than usual ask."""
-    world.restart_engine("--kv-tokens", "64")
     try:
+        world.restart_engine("--kv-tokens", "64")
         with world.clients.flood(6):
             yield
     finally:

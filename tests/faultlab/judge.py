@@ -25,6 +25,8 @@ STOLEN_SHARE: Final = 0.04
 """From this share of the CPUs' time on it is true that the hypervisor gives them to others. The agent tells of a tenth, and goes on
 until it is half of that; its seconds are not the lab's."""
 
+SILENT: Final = "the agent does not answer"
+
 Key = tuple[str, str]
 """Cause and subject."""
 
@@ -262,6 +264,11 @@ def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> 
         beside=_said(true),
         amiss=answer.amiss(last[0]) if answer is not None and last else (),
     )
+
+
+def unanswered(verdict: Verdict) -> Verdict:
+    """Of a fault under which the agent fell silent: whatever it said before, it names nothing."""
+    return msgspec.structs.replace(verdict, named_as=None, named=False, top_right=False, seconds=None, amiss=(SILENT,))
 
 
 def totals(results: Sequence[Result]) -> Totals:

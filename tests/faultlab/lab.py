@@ -15,19 +15,20 @@ from tests.faultlab.faults import Fault
 from tests.faultlab.gpu_faults import GPU_FAULTS
 from tests.faultlab.host_faults import HOST_FAULTS
 from tests.faultlab.judge import (
-    AMBIENT,
     BUSY_CPUS,
     Key,
     Look,
     Result,
+    ambient,
     excused,
     healthy,
     is_named,
     judge,
     keys,
     sentences,
+    unanswered,
 )
-from tests.faultlab.programs import LabError
+from tests.faultlab.programs import LabError, SilentError
 from tests.faultlab.report import in_words
 from tests.faultlab.world import World
 
@@ -89,18 +90,24 @@ def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
 
 
 def _break(world: World, fault: Fault, result: Result, true: frozenset[Key], there: frozenset[Key]) -> Result:
-    """The result with what came of the fault."""
+    """The result with what came of the fault. An agent that falls silent under it does not name it, and is renewed."""
+    seen: list[Look] = []
+    last_words: tuple[str, ...] = ()
     try:
         with fault.inject(world):
-            seen = list(until_named(world, fault, there))
+            seen.extend(until_named(world, fault, there))  # what came before an error is kept
+    except SilentError as error:
+        last_words = (str(error),)
+        world.restart_agent()
     except LabError as error:
         return replace(result, skipped=str(error).splitlines()[0])
+    verdict = judge(seen, fault.expected, there)
     return replace(
         result,
-        verdict=judge(seen, fault.expected, there),
+        verdict=unanswered(verdict) if last_words else verdict,
         others_cpus=max(result.others_cpus, _most(seen)),
         ambient=_causes(true | (excused(seen, there) - fault.keys)),
-        sentences=result.sentences + sentences(seen, there),
+        sentences=result.sentences + sentences(seen, there) + last_words,
     )
 
 
@@ -135,16 +142,19 @@ def until_named(world: World, fault: Fault, before: frozenset[Key]) -> Iterator[
 
 
 def repaired(world: World, fault: Fault) -> frozenset[Key]:
-    """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so."""
-    passing = AMBIENT - fault.keys
+    """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so. A new
+    agent knows of nothing that was: what it says is news."""
     if fault.apart:
         return keys(world.findings())
     if fault.renews:
         world.restart_engine()
-    elif not fault.tells_on and any(keys(look.findings) <= passing for look in looks(world, CLEARED_S)):
-        return keys(world.findings())
+    elif not fault.tells_on:
+        passing = ((keys(look.findings), ambient(look.load) - fault.keys) for look in looks(world, CLEARED_S))
+        clear = next((left for left, true in passing if left <= true), None)
+        if clear is not None:
+            return clear
     world.restart_agent()
-    return keys(world.findings())
+    return frozenset()
 
 
 def _in_words(result: Result) -> str:

@@ -21,8 +21,8 @@ from aie_agent import simulate
 from aie_telemetry import api
 from tests.faultlab.clients import SHARE, Body, Clients, short_chat
 from tests.faultlab.host_load import HostLoad
-from tests.faultlab.judge import ENGINE
-from tests.faultlab.programs import LabError, Program, free_port, until
+from tests.faultlab.judge import ENGINE, SILENT
+from tests.faultlab.programs import LabError, Program, SilentError, free_port, until
 from tests.faultlab.subjects import ENGINE_NAME, counts, lacking
 
 MODEL: Final = "smollm2"
@@ -204,11 +204,11 @@ class World:
         return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
 
     def findings(self) -> tuple[api.Finding, ...]:
-        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises LabError when it does not
+        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it does not
         answer."""
         body = self._get("findings")
         if body is None:
-            raise LabError(f"the agent does not answer:\n{self.agent.text()[-2000:]}")
+            raise SilentError(f"{SILENT}:\n{self.agent.text()[-2000:]}")
         found = msgspec.json.decode(body, type=api.Findings).findings
         return tuple(_of_engine(each) for each in found if counts(each, self.sources, self.lacks))
 

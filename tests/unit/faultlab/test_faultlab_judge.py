@@ -30,6 +30,7 @@ from tests.faultlab.judge import (
     keys,
     sentences,
     totals,
+    unanswered,
 )
 from tests.faultlab.lab import FAULTS
 from tests.faultlab.report import as_json, from_json, markdown, together
@@ -280,6 +281,14 @@ def test_an_answer_that_stolen_cpus_explain_is_one_where_they_are_stolen() -> No
     assert not judge(looks((5.0, (explained,)), load=STOLEN), neighbour, frozenset()).named
 
 
+def test_an_agent_that_falls_silent_has_named_nothing_and_what_it_said_wrong_counts() -> None:
+    seen = looks((5.0, (HOT, finding("gpu_lost", "gpu7", severity="critical"))))
+    verdict = unanswered(judge(seen, row("thermal"), frozenset()))
+    others = (said("gpu_lost", "gpu7", "critical"),)
+    assert verdict == Verdict(None, False, False, None, others, amiss=("the agent does not answer",))
+    assert not unanswered(judge(looks((5.0, ())), NOTHING, frozenset())).named
+
+
 def test_sentences_are_what_was_said_last() -> None:
     seen = looks((1.0, (finding("a"),)), (2.0, (finding("a", explained_by="b"),)))
     assert sentences(seen, frozenset()) == ("a (explained by b): s: 3 of 5 (limit 2)",)
@@ -347,7 +356,7 @@ def test_results_are_read_as_they_were_written() -> None:
 
 def test_every_row_names_causes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {each.__name__ for each in ENGINE_CAUSES} | OF_SUBJECTS | OF_ANALYSERS
-    named = {cause for fault in FAULTS for cause in (*(cause for cause, _ in fault.keys), *fault.beside)}
+    named = {cause for fault in FAULTS for cause in (*(cause for cause, _ in fault.keys), *fault.beside, *fault.suspected)}
     assert named <= known
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "faultlab" / "inside")
