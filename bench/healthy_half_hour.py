@@ -3,7 +3,8 @@
     python bench/healthy_half_hour.py [--minutes 30] [--nice N]
 
 The load changes every minute (half, whole, none, other prompts, a burst of clients), as it does for engines that are well. What is
-found is printed with its evidence, and the status is 1; that the engine lacks CPU is none of it where others on the host take it.
+found is printed with its evidence, and the status is 1; that the engine lacks CPU is none of it where others on the host take it,
+nor is what this host does not let the agent see, which is printed first.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from aie_telemetry.api import Finding
 from tests.faultlab.clients import Body, demo_chat, foreign_chat, repeated_chat, short_chat
-from tests.faultlab.host_load import Others
-from tests.faultlab.judge import ambient
+from tests.faultlab.judge import Key, keys, new
 from tests.faultlab.lab import looks
 from tests.faultlab.world import Setup, World
 
@@ -62,24 +62,20 @@ class Found(NamedTuple):
 
 def watch(world: World, minutes: float, tell: Callable[[str], None]) -> list[Found]:
     """What was found, once each."""
-    found: dict[tuple[str, str], Found] = {}
+    found: dict[Key, Found] = {}
     left_s = minutes * MINUTE_S
     load = world.load
     for number, phase in enumerate(itertools.cycle(PHASES)):
         if left_s <= 0:
             return list(found.values())
         world.clients.send(load * phase.share)
-        others = Others(world.pids())
-        seen: dict[tuple[str, str], Finding] = {}
         with world.clients.instead(phase.body), _burst(world, phase.clients):
-            for look in looks(world, min(MINUTE_S, left_s)):
-                seen |= {(each.cause, each.subject): each for each in look.findings}
-        cpus = others.cpus()
-        true = ambient(cpus)
-        alarms = {key: each for key, each in seen.items() if key not in true}
+            seen = list(looks(world, min(MINUTE_S, left_s)))
+        alarms = {(each.cause, each.subject): each for look in seen for each in new(look, frozenset())}
         for key, finding in alarms.items():
             found.setdefault(key, Found(f"minute {number + 1}, {phase.name}", finding))
-        names = ", ".join(cause for cause, _ in seen) or "nothing"
+        cpus = max(look.load.others_cpus for look in seen)
+        names = ", ".join(sorted(cause for cause, _ in keys(each for look in seen for each in look.findings))) or "nothing"
         tell(f"minute {number + 1}: {phase.name}: found {names}; others took {cpus:.1f} CPUs")
         left_s -= MINUTE_S
     return list(found.values())
@@ -97,6 +93,8 @@ def main() -> int:
     arguments = parser.parse_args()
     os.nice(arguments.nice)
     with tempfile.TemporaryDirectory(prefix="aie-healthy-") as directory, World(SETUP, Path(directory)) as world:
+        for what, why in world.lacks.items():
+            print(f"this host does not let the agent see {what}: {why}", flush=True)
         print(f"steady load {world.load:.2f} requests/s", flush=True)
         found = watch(world, arguments.minutes, lambda text: print(text, flush=True))
         outcomes = Counter(world.clients.outcomes)

@@ -4,7 +4,7 @@
 
 A fault is a row (`faults.py`): what is done to whom, how it is undone, which cause names it. `world.py` holds what is broken: the
 reference engine with SmolLM2, clients, and the agent as shipped. `judge.py` is pure: from what was seen to a row of the table.
-Exit status 0 when the targets are reached, 1 below them, 2 when the lab cannot run.
+Exit status 0 when the targets are reached, 1 below them, 2 when the lab cannot run, or not to its end: what ran is in the table.
 """
 
 from __future__ import annotations
@@ -45,15 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{time.monotonic() - began:7.1f} s  {text}", file=sys.stderr, flush=True)
 
     os.nice(parsed.nice)
+    broken = False
     try:
         with tempfile.TemporaryDirectory(prefix="aie-faultlab-") as directory:
-            results.extend(run(faults, Path(directory), tell))
-    except LabError as error:
+            results.extend(run(faults, Path(directory), tell))  # what came before an error is kept
+    except (LabError, OSError) as error:
         print(f"faultlab: {error}", file=sys.stderr)
+        broken = True
+    if broken and not results:
         return 2
     if parsed.json is not None:
         parsed.json.write_bytes(as_json(results))
-    return _print(results)
+    status = _print(results)
+    return 2 if broken else status
 
 
 def _print(results: Sequence[Result]) -> int:

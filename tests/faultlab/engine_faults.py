@@ -15,7 +15,8 @@ from tests.faultlab.clients import brief_foreign_chat
 from tests.faultlab.faults import CACHED, CANARY_LEARNS_S, DRIFT, MEMORY, PLAIN, SLOW, Fault, Inject, inside
 from tests.faultlab.judge import Answer
 from tests.faultlab.programs import until
-from tests.faultlab.world import ENGINE_NAME, World
+from tests.faultlab.subjects import ENGINE_NAME
+from tests.faultlab.world import World
 
 INSISTING: Final = 3
 """Clients that are answered all the time: an engine that is killed then takes requests along."""
@@ -40,8 +41,8 @@ def _killed(world: World) -> Iterator[None]:
 @contextlib.contextmanager
 def _kv_too_small(world: World) -> Iterator[None]:
     """Enough for one short request at a time (they take up to 57 tokens), while six clients more than usual ask."""
-    world.restart_engine("--kv-tokens", "64")
     try:
+        world.restart_engine("--kv-tokens", "64")
         with world.clients.flood(6):
             yield
     finally:

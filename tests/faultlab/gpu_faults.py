@@ -46,8 +46,10 @@ def _tenant(world: World) -> Iterator[None]:
     own = simulate.Process(world.engine.pid, 40 * GIB)
     with stranger("somebodys-training") as other:
         world.simulated().set_processes(7, [own, simulate.Process(other.pid, 24 * GIB, sm_percent=45)])
-        yield
-        world.simulated().set_processes(7, [own])
+        try:
+            yield
+        finally:
+            world.simulated().set_processes(7, [own])
 
 
 @contextlib.contextmanager
@@ -57,8 +59,10 @@ def _orphan(world: World) -> Iterator[None]:
     with stranger("its-worker") as worker:
         pid = worker.pid
     world.simulated().set_processes(2, [own, simulate.Process(pid, 20 * GIB)])
-    yield
-    world.simulated().set_processes(2, [own])
+    try:
+        yield
+    finally:
+        world.simulated().set_processes(2, [own])
 
 
 _throttle = _gpu(lambda host: host.throttle(0, _HW_SLOWDOWN | _HW_THERMAL), lambda host: host.throttle(0, 0))

@@ -1,49 +1,123 @@
-"""What others take of the host's CPUs, by the lab's own look: whether a finding about CPU is a false alarm depends on it."""
+"""What others take of the host's CPUs, by the lab's own look: whether a finding about CPU is a false alarm depends on it.
+
+Ours are the lab's process and all that descends from it: the engine, the agent and its child with the probes, whatever a fault
+starts. Others are the rest of this host, and whoever the hypervisor gives its CPUs to.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+WINDOW_S: Final = 10.0
+"""Over so long the agent looks at CPUs, about."""
+TELLS_ON_S: Final = 12.0
+"""And for so long it tells of what was."""
+EVERY_S: Final = 1.0
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-def busy_ticks() -> int:
-    """Ticks that all CPUs spent on anything, since boot."""
-    user, nice, system, _idle, _iowait, irq, softirq, *_ = (int(each) for each in _first_line().split()[1:])
-    return user + nice + system + irq + softirq
+class Load(NamedTuple):
+    """What others take: CPUs, on average, those included that the hypervisor gives away, and which share of the time of all CPUs
+    it gives away."""
+
+    others_cpus: float = 0.0
+    stolen_share: float = 0.0
 
 
-def _first_line() -> str:
+class Sample(NamedTuple):
+    """Ticks since boot at a time of the monotonic clock: of all CPUs on anything, of that ours, those that the hypervisor gave to
+    others, and all there were, idle ones too."""
+
+    at_s: float
+    busy: int
+    ours: int
+    stolen: int
+    total: int
+
+
+class Used(NamedTuple):
+    """Ticks that a process used, with those of its children that ended and were waited for; and whose child it is."""
+
+    parent: int
+    ticks: int
+
+
+def read(root: int) -> Sample:
+    """What was used until now by all, and by this process and its descendants."""
+    ours = family_ticks(root, dict(_processes()))
     with open("/proc/stat", encoding="ascii") as file:
-        return file.readline()
+        user, nice, system, idle, iowait, irq, softirq, stolen, *_ = (int(each) for each in file.readline().split()[1:])
+    busy = user + nice + system + irq + softirq
+    return Sample(time.monotonic(), busy, ours, stolen, busy + idle + iowait + stolen)
 
 
-def ticks_of(pids: Iterable[int]) -> dict[int, int]:
-    """Ticks that each of these processes used so far; 0 of one that is gone."""
-    return {pid: _ticks(pid) for pid in pids}
+def family_ticks(root: int, processes: Mapping[int, Used]) -> int:
+    """Ticks of a process and of all that descends from it; 0 where it is gone."""
+    children: dict[int, list[int]] = {}
+    for pid, used in processes.items():
+        children.setdefault(used.parent, []).append(pid)
+    ticks, left = 0, [root] if root in processes else []
+    while left:
+        pid = left.pop()
+        ticks += processes[pid].ticks
+        left += children.get(pid, ())
+    return ticks
 
 
-def _ticks(pid: int) -> int:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])
+def _processes() -> Iterator[tuple[int, Used]]:
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdecimal():
+            continue
+        try:
+            text = (directory / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it ended meanwhile
+            continue
+        fields = text.rpartition(")")[2].split()
+        yield int(directory.name), Used(int(fields[1]), sum(map(int, fields[11:15])))
 
 
-class Others:
-    """CPUs that everything but some processes took since this was made."""
+def between(first: Sample, last: Sample) -> Load:
+    """What others took from one to the other. What was ours and was not waited for when it ended counts as theirs."""
+    stolen = max(last.stolen - first.stolen, 0)
+    others = max(last.busy - first.busy - (last.ours - first.ours), 0)
+    cpus = (others + stolen) / _TICKS / max(last.at_s - first.at_s, 1e-3)
+    return Load(cpus, stolen / max(last.total - first.total, 1))
 
-    def __init__(self, own: Iterable[int]) -> None:
-        self._began_s = time.monotonic()
-        self._busy, self._used = busy_ticks(), ticks_of(own)
 
-    def cpus(self) -> float:
-        """So many, on average. What a process of ours used that ended meanwhile counts as the others'."""
-        ours = sum(max(0, now - self._used[pid]) for pid, now in ticks_of(self._used).items())
-        took = busy_ticks() - self._busy - ours
-        return max(0.0, took / _TICKS / max(1e-3, time.monotonic() - self._began_s))
+def lately(samples: Sequence[Sample]) -> Load:
+    """The most that others took in a `WINDOW_S` that a finding of now may be about: one that ended no more than `TELLS_ON_S` before
+    the last sample. Nothing while there are no samples for that long."""
+    now_s = samples[-1].at_s
+    loads = []
+    for last in samples:
+        first = next((each for each in reversed(samples) if each.at_s <= last.at_s - WINDOW_S), None)
+        if first is not None and last.at_s >= now_s - TELLS_ON_S:
+            loads.append(between(first, last))
+    if not loads:
+        return Load()
+    return Load(max(each.others_cpus for each in loads), max(each.stolen_share for each in loads))
+
+
+class HostLoad:
+    """Looks once a second at most, when it is asked. Belongs to one thread; `take` is for tests."""
+
+    def __init__(self, take: Callable[[], Sample] = lambda: read(os.getpid())) -> None:
+        self._take = take
+        self._samples = deque([take()])
+        self._lately = Load()
+
+    def lately(self) -> Load:
+        """What others took lately."""
+        if time.monotonic() - self._samples[-1].at_s >= EVERY_S:
+            self._samples.append(self._take())
+            oldest_s = self._samples[-1].at_s - WINDOW_S - TELLS_ON_S
+            while self._samples[1].at_s <= oldest_s:
+                self._samples.popleft()
+            self._lately = lately(self._samples)
+        return self._lately

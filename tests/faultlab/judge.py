@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from aie_telemetry.api import Finding, Severity
+from tests.faultlab.host_load import Load
 
 TOP_RIGHT_SHARE: Final = 0.95
 FAST_MEDIAN_S: Final = 10.0
@@ -20,19 +21,28 @@ HOST: Final = "host"
 
 BUSY_CPUS: Final = 0.3
 """From so many CPUs on that others take, a small host has none to spare."""
+STOLEN_SHARE: Final = 0.04
+"""From this share of the CPUs' time on it is true that the hypervisor gives them to others. The agent tells of a tenth, and goes on
+until it is half of that; its seconds are not the lab's."""
+
+SILENT: Final = "the agent does not answer"
 
 Key = tuple[str, str]
 """Cause and subject."""
 
-AMBIENT: Final[frozenset[Key]] = frozenset({("cpu_starved", ENGINE), ("cpu_steal", HOST)})
-"""What is then true, whatever the lab does."""
+STARVED: Final[Key] = ("cpu_starved", ENGINE)
+STEAL: Final[Key] = ("cpu_steal", HOST)
+AMBIENT: Final = frozenset({STARVED, STEAL})
+"""What others on the host are for, whatever the lab does."""
 
 
 class Look(NamedTuple):
-    """The findings at one moment, in seconds after the fault began, in the agent's order: the worst first."""
+    """The findings at one moment, in seconds after the fault began, in the agent's order: the worst first; and what others took of
+    the host's CPUs lately."""
 
     after_s: float
     findings: Sequence[Finding]
+    load: Load = Load()
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -124,8 +134,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """One fault. `false_alarms` were found while nothing was wrong, before it; `skipped` says why it was not run. `others_cpus` is
-    what everything that is not the lab's took of the host meanwhile, `ambient` what was found of that: it is true. `sentences` are
-    what the agent said."""
+    the most that everything that is not the lab's took of the host for ten seconds, `ambient` what was found of that: it is true.
+    `sentences` are what the agent said."""
 
     fault: str
     what: str
@@ -172,14 +182,34 @@ def keys(findings: Iterable[Finding]) -> frozenset[Key]:
     return frozenset(map(_key, findings))
 
 
-def new(findings: Sequence[Finding], before: frozenset[Key]) -> list[Finding]:
-    """Those that were not there before, and that nothing else explains."""
-    return [each for each in findings if _key(each) not in before and not each.explained_by]
+def new(look: Look, before: frozenset[Key], answer: Answer | None = None) -> list[Finding]:
+    """What is said that was not said before, that nothing else explains, and that others on the host are not for. The answer is
+    news for all that: also where what they are for explains it, since the agent cannot tell which of two that are true it was."""
+    true = ambient(look.load)
+
+    def stands(finding: Finding) -> bool:
+        by = _explainer(finding)
+        if answer is not None and _key(finding) == answer.key:
+            return by is None or by in true
+        return by is None and _key(finding) not in true
+
+    return [each for each in look.findings if _key(each) not in before and stands(each)]
 
 
-def ambient(others_cpus: float) -> frozenset[Key]:
-    """What is true while others take so many CPUs, and is therefore neither a false alarm nor an answer."""
-    return AMBIENT if others_cpus >= BUSY_CPUS else frozenset()
+def _explainer(finding: Finding) -> Key | None:
+    return (finding.explained_by, finding.explained_by_subject) if finding.explained_by else None
+
+
+def ambient(load: Load) -> frozenset[Key]:
+    """What is true while others take so much, and is therefore neither a false alarm nor an answer."""
+    is_so = {STARVED: load.others_cpus >= BUSY_CPUS, STEAL: load.stolen_share >= STOLEN_SHARE}
+    return frozenset(key for key in AMBIENT if is_so[key])
+
+
+def excused(looks: Iterable[Look], before: frozenset[Key] = frozenset()) -> frozenset[Key]:
+    """What was found, not before, that others on the host were for."""
+    found = [(each, ambient(look.load)) for look in looks for each in look.findings if _key(each) in AMBIENT - before]
+    return frozenset(_key(each) for each, true in found if {_key(each), _explainer(each)} & true)
 
 
 class Healthy(NamedTuple):
@@ -189,11 +219,9 @@ class Healthy(NamedTuple):
     ambient: frozenset[Key]
 
 
-def healthy(looks: Sequence[Look], before: frozenset[Key], others_cpus: float) -> Healthy:
+def healthy(looks: Sequence[Look], before: frozenset[Key]) -> Healthy:
     """`before` is left of the fault before."""
-    found = [each for look in looks for each in new(look.findings, before)]
-    true = ambient(others_cpus)
-    return Healthy(_said(each for each in found if _key(each) not in true), keys(found) & true)
+    return Healthy(_said(each for look in looks for each in new(look, before)), excused(looks))
 
 
 def _said(findings: Iterable[Finding]) -> tuple[Said, ...]:
@@ -215,15 +243,15 @@ def _sentence(finding: Finding) -> str:
 
 def is_named(look: Look, expected: Expected, before: frozenset[Key]) -> bool:
     """Whether the answer is among the findings."""
-    return any(expected.names(each) for each in new(look.findings, before))
+    return any(expected.names(each) for each in new(look, before, expected.answer))
 
 
 def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> Verdict:
     """What the agent made of a fault, of which it was asked at these moments. `before` was found before it."""
     answer = expected.answer
-    last = new(looks[-1].findings, before) if looks else []
+    last = new(looks[-1], before, answer) if looks else []
     at = next((look.after_s for look in looks if is_named(look, expected, before)), None)
-    seen = [each for look in looks for each in new(look.findings, before) if not expected.is_about(each)]
+    seen = [each for look in looks for each in new(look, before, answer) if not expected.is_about(each)]
     true = [each for each in seen if expected.allows(each) or (expected.may_suspect(each) and _key(each) not in keys(last))]
     others = _said(each for each in seen if each not in true)
     is_right = not others if answer is None else bool(last) and expected.names(last[0])
@@ -236,6 +264,11 @@ def judge(looks: Sequence[Look], expected: Expected, before: frozenset[Key]) -> 
         beside=_said(true),
         amiss=answer.amiss(last[0]) if answer is not None and last else (),
     )
+
+
+def unanswered(verdict: Verdict) -> Verdict:
+    """Of a fault under which the agent fell silent: whatever it said before, it names nothing."""
+    return msgspec.structs.replace(verdict, named_as=None, named=False, top_right=False, seconds=None, amiss=(SILENT,))
 
 
 def totals(results: Sequence[Result]) -> Totals:

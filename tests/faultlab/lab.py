@@ -14,9 +14,21 @@ from tests.faultlab.engine_faults import ENGINE_FAULTS
 from tests.faultlab.faults import Fault
 from tests.faultlab.gpu_faults import GPU_FAULTS
 from tests.faultlab.host_faults import HOST_FAULTS
-from tests.faultlab.host_load import Others
-from tests.faultlab.judge import AMBIENT, BUSY_CPUS, Key, Look, Result, ambient, healthy, is_named, judge, keys, new, sentences
-from tests.faultlab.programs import LabError
+from tests.faultlab.judge import (
+    BUSY_CPUS,
+    Key,
+    Look,
+    Result,
+    ambient,
+    excused,
+    healthy,
+    is_named,
+    judge,
+    keys,
+    sentences,
+    unanswered,
+)
+from tests.faultlab.programs import LabError, SilentError
 from tests.faultlab.report import in_words
 from tests.faultlab.world import World
 
@@ -43,6 +55,8 @@ def run(faults: Sequence[Fault], directory: Path, tell: Tell, load: float | None
         with World(setup, directory / setup.name, load or loads.get(key)) as world:
             loads[key] = world.load
             tell(f"setup {setup.name}: {world.load:.2f} requests/s")
+            for what, why in world.lacks.items():
+                tell(f"setup {setup.name}: this host does not let the agent see {what}: {why}")
             yield from _run_in(world, list(group), tell)
 
 
@@ -59,10 +73,9 @@ def _run_in(world: World, faults: Sequence[Fault], tell: Tell) -> Iterator[Resul
 
 def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
     """Watches a healthy world, breaks it, and watches again. `before` is left over from the fault before, and no news."""
-    others = Others(world.pids())
     calm = list(looks(world, fault.healthy_s))
-    cpus = others.cpus()
-    well = healthy(calm, before, cpus)
+    well = healthy(calm, before)
+    cpus = _most(calm)
     result = Result(
         *(fault.name, fault.what, fault.answer, fault.fast),
         healthy_s=fault.healthy_s,
@@ -73,22 +86,33 @@ def run_one(world: World, fault: Fault, before: frozenset[Key]) -> Result:
     )
     if well.ambient & fault.keys:
         return replace(result, skipped=f"others on this host take {cpus:.1f} CPUs: {', '.join(result.ambient)} is found already")
-    there = keys(calm[-1].findings)
+    return _break(world, fault, result, well.ambient, keys(calm[-1].findings))
+
+
+def _break(world: World, fault: Fault, result: Result, true: frozenset[Key], there: frozenset[Key]) -> Result:
+    """The result with what came of the fault. An agent that falls silent under it does not name it, and is renewed."""
+    seen: list[Look] = []
+    last_words: tuple[str, ...] = ()
     try:
         with fault.inject(world):
-            others = Others(world.pids())
-            seen = list(until_named(world, fault, there))
-            cpus = max(cpus, others.cpus())
+            seen.extend(until_named(world, fault, there))  # what came before an error is kept
+    except SilentError as error:
+        last_words = (str(error),)
+        world.restart_agent()
     except LabError as error:
         return replace(result, skipped=str(error).splitlines()[0])
-    true = ambient(cpus) - fault.keys
-    found = keys(each for look in seen for each in new(look.findings, there)) & true
+    verdict = judge(seen, fault.expected, there)
     return replace(
         result,
-        verdict=judge(seen, fault.expected, there | true),
-        ambient=_causes(well.ambient | found),
-        sentences=result.sentences + sentences(seen, there),
+        verdict=unanswered(verdict) if last_words else verdict,
+        others_cpus=max(result.others_cpus, _most(seen)),
+        ambient=_causes(true | (excused(seen, there) - fault.keys)),
+        sentences=result.sentences + sentences(seen, there) + last_words,
     )
+
+
+def _most(seen: Iterable[Look]) -> float:
+    return max((look.load.others_cpus for look in seen), default=0.0)
 
 
 def _causes(found: Iterable[Key]) -> tuple[str, ...]:
@@ -100,7 +124,7 @@ def looks(world: World, seconds: float) -> Iterator[Look]:
     began = time.monotonic()
     while True:
         after_s = time.monotonic() - began
-        yield Look(after_s, world.findings())
+        yield Look(after_s, world.findings(), world.host.lately())
         if after_s >= seconds:
             return
         time.sleep(LOOK_S)
@@ -118,16 +142,19 @@ def until_named(world: World, fault: Fault, before: frozenset[Key]) -> Iterator[
 
 
 def repaired(world: World, fault: Fault) -> frozenset[Key]:
-    """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so."""
-    passing = AMBIENT - fault.keys
+    """Waits until nothing of the fault is left. What does not go by itself goes with the agent. Returns what stays even so. A new
+    agent knows of nothing that was: what it says is news."""
     if fault.apart:
         return keys(world.findings())
     if fault.renews:
         world.restart_engine()
-    elif not fault.tells_on and any(keys(look.findings) <= passing for look in looks(world, CLEARED_S)):
-        return keys(world.findings())
+    elif not fault.tells_on:
+        passing = ((keys(look.findings), ambient(look.load) - fault.keys) for look in looks(world, CLEARED_S))
+        clear = next((left for left, true in passing if left <= true), None)
+        if clear is not None:
+            return clear
     world.restart_agent()
-    return keys(world.findings())
+    return frozenset()
 
 
 def _in_words(result: Result) -> str:

@@ -24,6 +24,10 @@ class LabError(Exception):
     """The lab itself does not work: what, in words."""
 
 
+class SilentError(LabError):
+    """The agent does not answer: with the end of its log."""
+
+
 class Program:
     """One of our programs, running. Raises OSError when it cannot be started."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -21,12 +20,12 @@ from msgspec.structs import replace
 from aie_agent import simulate
 from aie_telemetry import api
 from tests.faultlab.clients import SHARE, Body, Clients, short_chat
-from tests.faultlab.judge import ENGINE, HOST
-from tests.faultlab.programs import LabError, Program, free_port, until
+from tests.faultlab.host_load import HostLoad
+from tests.faultlab.judge import ENGINE, SILENT
+from tests.faultlab.programs import LabError, Program, SilentError, free_port, until
+from tests.faultlab.subjects import ENGINE_NAME, counts, lacking
 
 MODEL: Final = "smollm2"
-ENGINE_NAME: Final = f"faultlab-{os.getpid()}"
-"""Its own name: other engines of this model may run on the host."""
 TIME_SCALE: Final = 240
 """How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
 longer than the second between two readings of memory."""
@@ -54,7 +53,8 @@ class World:
     """One engine, one agent, and clients. Use it as a context."""
 
     def __init__(self, setup: Setup, directory: Path, load: float | None = None) -> None:
-        """`load` in requests a second: None measures what the engine takes, and sends a share of that."""
+        """`load` in requests a second: None measures what the engine takes, and sends a share of that. `host` is what others take
+        meanwhile, `sources` are the agent's, `lacks` is what the host does not let the first agent see, and why."""
         self.setup = setup
         self.load = load or 0.0
         self.agents = 0
@@ -68,6 +68,9 @@ class World:
         self.agent_url = ""
         self.clients = Clients(self.engine_url, setup.body)
         self.gpus: simulate.Controller | None = None
+        self.host = HostLoad()
+        self.lacks: dict[str, str] = {}
+        self.sources: frozenset[str] = frozenset()
 
     def __enter__(self) -> World:
         try:
@@ -150,7 +153,10 @@ class World:
         log = self._directory / f"agent-{self.agents}.log"
         self.agent = Program("aie-agent", ["run", "--config", str(config)], log, environment)
         self.agent_url = self.agent.url()
-        until(self._is_watched, "the agent does not see everything", self.agent)
+        seen = until(self._watched, "the agent does not see everything", self.agent)
+        self.sources = frozenset(each.name for each in seen.sources)
+        if self.agents == 1:
+            self.lacks = lacking(seen.sources, (each for engine in _ours(seen) for each in engine.coverage))
 
     def _drift(self) -> str:
         reference, record = self.setup.reference, self.setup.record
@@ -168,30 +174,27 @@ class World:
         except urllib3.exceptions.HTTPError:
             return False
 
-    def _is_watched(self) -> bool:
-        """The engine is up and its page is read, GPUs are there, and every source has had its first look, probes among them."""
+    def _watched(self) -> api.Snapshot | None:
+        """A snapshot in which the engine is up and its page is read, GPUs are there, and every source has had its first look,
+        probes among them."""
         snapshot = self.snapshot()
         if snapshot is None or any(source.state == "waiting" for source in snapshot.sources):
-            return False
-        engines = [each for each in snapshot.engines if each.name == ENGINE_NAME]
+            return None
+        engines = _ours(snapshot)
         probes = any(source.name == "bpf" and source.state == "up" for source in snapshot.sources)
-        return (
+        is_whole = (
             len(engines) == 1
             and engines[0].state == "up"
             and bool(engines[0].metrics_from)
             and len(snapshot.gpus) == self.setup.gpus
             and (not probes or any(each.state == "on" for each in engines[0].coverage))
         )
+        return snapshot if is_whole else None
 
     def running(self) -> float:
         """How many requests run in the engine, as the agent knows it; 0 where it does not."""
         snapshot = self.snapshot()
-        engines = [] if snapshot is None else [each for each in snapshot.engines if each.name == ENGINE_NAME]
-        return sum(each.running or 0.0 for each in engines)
-
-    def pids(self) -> list[int]:
-        """The processes of the lab that take CPU."""
-        return [os.getpid(), self.engine.pid, self.agent.pid]
+        return 0.0 if snapshot is None else sum(each.running or 0.0 for each in _ours(snapshot))
 
     # -- what is seen ------------------------------------------------------------------------------------------------------------
 
@@ -201,13 +204,13 @@ class World:
         return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
 
     def findings(self) -> tuple[api.Finding, ...]:
-        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises LabError when it does not
+        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it does not
         answer."""
         body = self._get("findings")
         if body is None:
-            raise LabError(f"the agent does not answer:\n{self.agent.text()[-2000:]}")
-        ours = (each for each in msgspec.json.decode(body, type=api.Findings).findings if _is_ours(each.subject))
-        return tuple(replace(each, subject=ENGINE) if each.subject == ENGINE_NAME else each for each in ours)
+            raise SilentError(f"{SILENT}:\n{self.agent.text()[-2000:]}")
+        found = msgspec.json.decode(body, type=api.Findings).findings
+        return tuple(_of_engine(each) for each in found if counts(each, self.sources, self.lacks))
 
     def _get(self, what: str) -> bytes | None:
         try:
@@ -252,9 +255,14 @@ class World:
         return self.gpus
 
 
-def _is_ours(subject: str) -> bool:
-    """Other engines that run on this host are found too, and are nobody's here."""
-    return subject in (ENGINE_NAME, HOST, "agent") or subject.startswith("gpu")
+def _ours(snapshot: api.Snapshot) -> list[api.Engine]:
+    return [each for each in snapshot.engines if each.name == ENGINE_NAME]
+
+
+def _of_engine(finding: api.Finding) -> api.Finding:
+    names = {ENGINE_NAME: ENGINE}
+    subject, by = finding.subject, finding.explained_by_subject
+    return replace(finding, subject=names.get(subject, subject), explained_by_subject=names.get(by, by))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.engine_causes.out_of_memory import cuda_oom
 from tests.faultlab.__main__ import chosen
-from tests.faultlab.host_load import busy_ticks, ticks_of
+from tests.faultlab.host_load import read
 from tests.unit.hooks.hook_receivers import UnixReceiver, events
 
 INSIDE = Path(__file__).parents[2] / "faultlab" / "inside"
@@ -76,8 +76,8 @@ def test_memory_that_is_released_goes(victim: tuple[subprocess.Popen[bytes], Pat
 def test_a_hog_computes_until_it_is_told_to_stop(victim: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, path = victim
     assert tell(path, fault="gil_hog", begins=True, threads=1) == "done"
-    used = ticks_of([process.pid])[process.pid]
-    while ticks_of([process.pid])[process.pid] < used + 10:
+    used = read(process.pid).ours
+    while read(process.pid).ours < used + 10:
         time.sleep(0.02)
     assert tell(path, fault="gil_hog", begins=False) == "done"
     while len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 2:  # the main thread, and the one that obeys
@@ -107,14 +107,3 @@ def test_who_filled_the_gpu_is_what_the_rule_makes_of_it(tmp_path: Path, monkeyp
     (fault,) = chosen(("cuda-oom",))
     assert fault.answer is not None
     assert fault.answer.amiss(msgspec.structs.replace(found, subject=fault.answer.subject)) == ()
-
-
-def test_ticks_of_a_process_that_is_gone_are_none() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    assert ticks_of([process.pid]) == {process.pid: 0}
-    before = busy_ticks()
-    began = ticks_of([os.getpid()])[os.getpid()]
-    while ticks_of([os.getpid()])[os.getpid()] < began + 5:
-        pass
-    assert busy_ticks() >= before + 4

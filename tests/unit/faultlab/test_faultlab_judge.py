@@ -14,6 +14,7 @@ from aie_agent.analysis.causes import ENGINE_CAUSES, OF_SUBJECTS
 from aie_agent.analysis.leaks.lines import IN_WORDS
 from aie_telemetry.api import Evidence, Finding, Severity
 from tests.faultlab.__main__ import chosen
+from tests.faultlab.host_load import Load
 from tests.faultlab.judge import (
     Answer,
     Expected,
@@ -23,11 +24,13 @@ from tests.faultlab.judge import (
     Totals,
     Verdict,
     ambient,
+    excused,
     healthy,
     judge,
     keys,
     sentences,
     totals,
+    unanswered,
 )
 from tests.faultlab.lab import FAULTS
 from tests.faultlab.report import as_json, from_json, markdown, together
@@ -36,6 +39,10 @@ EXPECTED = Expected(Answer("tokenizer_bound"), ("gil_contention",))
 NOTHING = Expected(None)
 OF_ANALYSERS = {"memory_leak", "input_drift", "output_drift", "output_collapse", "nan_logits"}
 GPU = re.compile(r"gpu\d+")
+QUIET = Load(others_cpus=0.1)
+BUSY = Load(others_cpus=1.2)
+STOLEN = Load(others_cpus=0.25, stolen_share=0.15)
+"""Where others on the host take next to nothing, and others on the same metal a seventh."""
 
 
 def finding(
@@ -43,6 +50,7 @@ def finding(
     subject: str = "engine",
     explained_by: str = "",
     severity: Severity = "warning",
+    explained_by_subject: str = "",
     summary: str = "s",
     evidence: Sequence[str] = ("3 of 5 (limit 2)",),
 ) -> Finding:
@@ -55,6 +63,7 @@ def finding(
         summary=summary,
         evidence=texts,
         explained_by=explained_by,
+        explained_by_subject=explained_by_subject,
     )
 
 
@@ -62,8 +71,11 @@ def said(cause: str, subject: str = "engine", severity: Severity = "warning") ->
     return Said(cause, subject, severity)
 
 
-def looks(*moments: tuple[float, tuple[Finding, ...]]) -> list[Look]:
-    return [Look(after_s, findings) for after_s, findings in moments]
+def looks(*moments: tuple[float, tuple[Finding, ...]], load: Load = QUIET) -> list[Look]:
+    return [Look(after_s, findings, load) for after_s, findings in moments]
+
+
+STEAL = finding("cpu_steal", "host")
 
 
 def row(name: str) -> Expected:
@@ -221,23 +233,60 @@ def test_what_may_be_suspected_must_be_information_and_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others_cpus", "false_alarms", "true"),
-    [(1.2, ("python_gc",), [("cpu_starved", "engine")]), (0.1, ("cpu_starved", "python_gc"), [])],
+    ("load", "false_alarms", "true"),
+    [(BUSY, ("python_gc",), [("cpu_starved", "engine")]), (QUIET, ("cpu_starved", "python_gc"), [])],
 )
 def test_that_cpu_is_short_is_true_where_others_take_it(
-    others_cpus: float, false_alarms: tuple[str, ...], true: list[tuple[str, str]]
+    load: Load, false_alarms: tuple[str, ...], true: list[tuple[str, str]]
 ) -> None:
-    seen = looks((1.0, (finding("cpu_starved"),)), (2.0, (finding("python_gc"), finding("left_over"))))
-    found = healthy(seen, frozenset({("left_over", "engine")}), others_cpus)
+    seen = looks((1.0, (finding("cpu_starved"),)), (2.0, (finding("python_gc"), finding("left_over"))), load=load)
+    found = healthy(seen, frozenset({("left_over", "engine")}))
     assert found.false_alarms == tuple(map(said, false_alarms))
     assert found.ambient == frozenset(true)
 
 
 def test_that_cpu_is_short_is_true_of_ours_and_of_the_host_alone() -> None:
-    true = ambient(1.2)
-    assert keys([finding("cpu_starved"), finding("cpu_steal", "host")]) == true
-    assert not ambient(0.1)
-    assert healthy(looks((1.0, (finding("cpu_starved", "other"),))), frozenset(), 1.2).false_alarms
+    assert ambient(Load(1.2, 0.15)) == keys([finding("cpu_starved"), STEAL])
+    assert not ambient(QUIET)
+    assert healthy(looks((1.0, (finding("cpu_starved", "other"),)), load=BUSY), frozenset()).false_alarms
+
+
+def test_that_cpus_are_stolen_is_true_where_the_hypervisor_takes_them_whatever_processes_take() -> None:
+    assert healthy(looks((1.0, (STEAL,)), load=BUSY), frozenset()).false_alarms == (said("cpu_steal", "host"),)
+    assert healthy(looks((1.0, (STEAL,)), load=STOLEN), frozenset()) == ((), keys([STEAL]))
+    beside = judge(looks((5.0, (STEAL, finding("tokenizer_bound"))), load=STOLEN), EXPECTED, frozenset())
+    assert beside == Verdict(said("tokenizer_bound"), True, True, 5.0)
+    alone = judge(looks((5.0, (STEAL, finding("tokenizer_bound"))), load=BUSY), EXPECTED, frozenset())
+    assert alone.others == (said("cpu_steal", "host"),)
+
+
+def test_others_that_take_cpu_excuse_what_is_said_then_and_not_minutes_later() -> None:
+    starved = (finding("cpu_starved"),)
+    later = [*looks((5.0, starved), load=BUSY), *looks((200.0, starved), load=QUIET)]
+    assert judge(later, NOTHING, frozenset()).others == (said("cpu_starved"),)
+    assert judge(later[:1], NOTHING, frozenset()).named
+    assert excused(later) == keys(starved)
+
+
+def test_an_answer_that_stolen_cpus_explain_is_one_where_they_are_stolen() -> None:
+    starved = finding("cpu_starved", explained_by="cpu_steal", explained_by_subject="host")
+    neighbour = row("cpu-neighbour")
+    verdict = judge(looks((5.0, (STEAL, starved)), load=STOLEN), neighbour, frozenset())
+    assert verdict == Verdict(said("cpu_starved"), True, True, 5.0)
+    nothing_stolen = judge(looks((5.0, (STEAL, starved)), load=BUSY), neighbour, frozenset())
+    assert (nothing_stolen.named, nothing_stolen.others) == (False, (said("cpu_steal", "host"),))
+    before = healthy(looks((5.0, (STEAL, starved)), load=STOLEN), frozenset())
+    assert before == ((), keys([STEAL, starved])), "what is so already cannot be done"
+    explained = finding("cpu_starved", explained_by="python_gc", explained_by_subject="engine")
+    assert not judge(looks((5.0, (explained,)), load=STOLEN), neighbour, frozenset()).named
+
+
+def test_an_agent_that_falls_silent_has_named_nothing_and_what_it_said_wrong_counts() -> None:
+    seen = looks((5.0, (HOT, finding("gpu_lost", "gpu7", severity="critical"))))
+    verdict = unanswered(judge(seen, row("thermal"), frozenset()))
+    others = (said("gpu_lost", "gpu7", "critical"),)
+    assert verdict == Verdict(None, False, False, None, others, amiss=("the agent does not answer",))
+    assert not unanswered(judge(looks((5.0, ())), NOTHING, frozenset())).named
 
 
 def test_sentences_are_what_was_said_last() -> None:
@@ -307,7 +356,7 @@ def test_results_are_read_as_they_were_written() -> None:
 
 def test_every_row_names_causes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {each.__name__ for each in ENGINE_CAUSES} | OF_SUBJECTS | OF_ANALYSERS
-    named = {cause for fault in FAULTS for cause in (*(cause for cause, _ in fault.keys), *fault.beside)}
+    named = {cause for fault in FAULTS for cause in (*(cause for cause, _ in fault.keys), *fault.beside, *fault.suspected)}
     assert named <= known
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "faultlab" / "inside")

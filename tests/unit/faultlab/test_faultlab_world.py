@@ -1,0 +1,91 @@
+"""Which findings of the agent are the lab's: of what is ours, and not of what this host does not let it see."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aie_agent.sources.bpf.build import NoProbes
+from aie_telemetry.api import Evidence, Finding, Findings, Severity, Source
+from tests.faultlab.faults import PLAIN
+from tests.faultlab.subjects import ENGINE_NAME, lacking
+from tests.faultlab.world import World
+
+NO_PRIVILEGE = "privilege: not held by user 1000"
+
+
+def finding(cause: str, subject: str = "engine", severity: Severity = "warning", text: str = "3 of 5 (limit 2)") -> Finding:
+    evidence = (Evidence(text=text, metric="aie_engine_up"),)
+    return Finding(cause=cause, subject=subject, severity=severity, since_s=0.0, summary="s", evidence=evidence)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[tuple[World, list[Finding]]]:
+    """One in which nothing runs, whose agent says what is in the list."""
+    said: list[Finding] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = msgspec.json.encode(Findings(version=1, time_s=0.0, findings=tuple(said)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        made = World(PLAIN, tmp_path, load=1.0)
+        made.agent_url = f"http://127.0.0.1:{server.server_port}"
+        with made.clients:
+            yield made, said
+        server.shutdown()
+        thread.join()
+
+
+def test_what_the_agent_says_of_itself_and_its_sources_is_the_labs(world: tuple[World, list[Finding]]) -> None:
+    lab_world, said = world
+    lab_world.sources = frozenset({"bpf", "host", "nvml", "scrape:other"})
+    died = [finding("agent_blind", "probes", "info", "probes are off: the BPF child ended"), finding("agent_blind", "bpf")]
+    ours = [finding("engine_hung", ENGINE_NAME), finding("cpu_steal", "host"), finding("gpu_lost", "gpu3"), *died]
+    said += [*ours, finding("engine_hung", "other"), finding("agent_blind", "other")]
+    assert [each.subject for each in lab_world.findings()] == ["engine", "host", "gpu3", "probes", "bpf"]
+
+
+def test_what_this_host_does_not_let_the_agent_see_is_no_finding(world: tuple[World, list[Finding]]) -> None:
+    lab_world, said = world
+    lab_world.sources = frozenset({"host", "nvml"})
+    lab_world.lacks = lacking([source("host", "down", "no /proc/stat")], NoProbes(NO_PRIVILEGE).coverage(ENGINE_NAME))
+    assert lab_world.lacks == {"host": "no /proc/stat", "probes": NO_PRIVILEGE}
+    said += [finding("agent_blind", "probes", "info", f"probes are off: {NO_PRIVILEGE}"), finding("agent_blind", "host")]
+    said += [finding("cpu_steal", "host"), finding("agent_blind", "nvml")]
+    found = [(each.cause, each.subject) for each in lab_world.findings()]
+    assert found == [("cpu_steal", "host"), ("agent_blind", "nvml")]
+
+
+def source(name: str, state: str, reason: str | None = None, last_success_age_s: float | None = None) -> Source:
+    made = {"name": name, "state": state, "reason": reason, "last_success_age_s": last_success_age_s}
+    return msgspec.convert(made, Source)
+
+
+def test_a_source_is_lacking_that_never_worked_and_not_one_that_died() -> None:
+    up, page = source("host", "up", None, 0.5), source("scrape:other", "down", "connection refused")
+    assert lacking([up, page, source("bpf", "up", None, 0.5)], ()) == {}
+    assert lacking([up, source("bpf", "down", "the BPF child ended", 7.0)], ()) == {}
+    refused = "bpf() is refused: Operation not permitted"
+    assert lacking([up, source("bpf", "down", refused)], ()) == {"bpf": refused, "probes": refused}
+
+
+def test_what_explains_a_finding_is_named_as_its_subject_is(world: tuple[World, list[Finding]]) -> None:
+    lab_world, said = world
+    said.append(msgspec.structs.replace(finding("x", ENGINE_NAME), explained_by="y", explained_by_subject=ENGINE_NAME))
+    (found,) = lab_world.findings()
+    assert (found.subject, found.explained_by_subject) == ("engine", "engine")
