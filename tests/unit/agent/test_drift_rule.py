@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from functools import cache
 
 import msgspec
 import pytest
@@ -92,6 +93,31 @@ def test_a_change_is_found_by_its_check(reference: Reference, change: object, ch
     found = _take(watch, [change(rng.gauss(0, 1)) for _ in range(1000)], 1000)
     assert found[0][1] is check
     assert found[0][0] <= 1000 + 6 * 100
+
+
+@cache
+def _with_a_probe(value: float) -> Reference:
+    """Of traffic of which one in sixteen is one prompt, whose answer is further out than all others."""
+    return build({"x": _probed(2000, 10, value)}, About(model="m"))
+
+
+def _probed(count: int, seed: int, value: float) -> list[float]:
+    rng = random.Random(seed)
+    return [value if rng.random() < 0.06 else rng.gauss(2.5, 0.5) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        (0.0123456, 0.0123455, False),
+        (5.0, 5.03125, False),  # a step of bfloat16
+        (0.0123456, -0.3, True),
+        (5.0, 5.3, True),
+    ],
+)
+def test_the_last_digit_of_the_farthest_answer_is_no_alarm_and_a_step_is(before: float, now: float, found: bool) -> None:
+    began = [check for _, check in _take(_watch(_with_a_probe(before)), _probed(4000, 11, now))]
+    assert began == ([Check.OUT_OF_RANGE] if found else [])
 
 
 def test_answers_that_scatter_less_are_less_stable(reference: Reference) -> None:
