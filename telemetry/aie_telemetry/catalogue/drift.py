@@ -20,7 +20,7 @@ DRIFT_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_drift_threshold_ratio", "ratio", _STATISTIC, "The distance from which on a window counts: that of p < 0.01, or more where the replay of the reference asks for it."),
     gauge("aie_drift_consecutive_windows", "windows", _STATISTIC, "Windows in a row that count at present. Five are an alarm."),
     gauge("aie_drift_alarm", "1", _STATISTIC,
-           "1 while a statistic is an alarm: five windows in a row beyond the threshold or with too many values that the reference hardly had, one and the same value again and again, or hardly any scatter."),
+           "1 while a statistic is an alarm: five windows in a row beyond the threshold or with too many values that the reference hardly had, one and the same value again and again, or hardly any scatter; and until a hundred numbers came after a value that is none, as no float32 holds it."),
     gauge("aie_drift_outside_ratio", "ratio", _STATISTIC, "Share of the last window's values outside the reference's 1st to 99th percentile; 0.02 is expected."),
     gauge("aie_drift_output_stability_ratio", "ratio", _STATISTIC,
            "Standard deviation of the last 1000 requests over that of the reference; about 1 where nothing changed. Absent until there are as many."),

@@ -167,6 +167,23 @@ def test_answers_are_alike_where_all_that_is_measured_of_them_is(
     assert found is None or (found.requests, found.too_many, found.same_prompt) == (110, 100, same_prompt)
 
 
+def test_a_value_that_is_none_is_forgotten_after_a_window_of_numbers(reference: Reference) -> None:
+    rng = random.Random(12)
+    watch = _watch(reference)
+    _take(watch, [rng.gauss(0, 1) for _ in range(50)])
+    assert watch.take(1e39, 51.0) == (Check.NONFINITE,)
+    _take(watch, [rng.gauss(0, 1) for _ in range(50)], 51)
+    assert watch.alarms == {Check.NONFINITE: 51.0}, "a window is complete, and half of it was before"
+    restarted = _watch(reference)
+    restarted.restore(watch.dump())
+    for each in (watch, restarted):
+        _take(each, [rng.gauss(0, 1) for _ in range(99)], 101)
+        assert each.alarms == {Check.NONFINITE: 51.0}
+        _take(each, [rng.gauss(0, 1)], 200)
+        assert each.alarms == {}
+    assert watch.take(-1e39, 202.0) == (Check.NONFINITE,)
+
+
 @pytest.mark.parametrize("cut", [1, 99, 100, 1550, 2120])
 def test_a_restart_changes_nothing(reference: Reference, cut: int) -> None:
     rng = random.Random(7)

@@ -13,6 +13,7 @@ other, more are asked for, as many as the replay of the reference never had.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
@@ -30,6 +31,13 @@ LEAST_OUTSIDE: Final = 10
 def is_number(value: float) -> bool:
     """Whether a model can have given it: neither NaN nor infinite, nor beyond what float32 holds."""
     return -LARGEST <= value <= LARGEST
+
+
+def no_numbers(values: Sequence[float]) -> int:
+    """How many of these are none. Of finite values, others StatsD does not let pass; cheap where all are numbers."""
+    if not values or (is_number(min(values)) and is_number(max(values))):
+        return 0
+    return sum(not is_number(value) for value in values)
 
 
 def equal_in_a_row(largest_share: float) -> int | None:

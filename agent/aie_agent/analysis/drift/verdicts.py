@@ -239,7 +239,10 @@ def nan_finding(engine: str, signs: NanSigns) -> Finding:
     if signs.in_layers:
         text = f"{signs.in_layers:.0f} values of watched layers were NaN or infinite"
         evidence.append(Evidence(text=text, metric="aie_engine_activation_nonfinite_total"))
-    if signs.without:
+    if signs.too_large:
+        text = f"of the last {signs.without} answers none has an entropy that is one: {signs.too_large} came that no float32 holds"
+        evidence.append(Evidence(text=text, metric="aie_engine_output_entropy_nats"))
+    elif signs.without:
         text = (
             f"of the last {signs.without} answers none has an entropy, and near the last of them hooks dropped {signs.dropped:.0f}"
             " numbers that were none"

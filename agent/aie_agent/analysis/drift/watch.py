@@ -67,12 +67,14 @@ class StatisticWatch:
         self.windows = 0
         self.windows_beyond = 0
         self._since_s: dict[Check, float] = {}  # of the checks that are no runs of windows
+        self._no_number_at = 0  # the last value that was none, by its number
 
     def take(self, value: float, now_s: float) -> tuple[Check, ...]:
         """Takes a value in. Returns the alarms that begin with it."""
         self.taken += 1
         if not is_number(value):
             self.nonfinite += 1
+            self._no_number_at = self.taken
             return self._began(Check.NONFINITE, True, now_s)
         self._buffer.append(value)
         equal = self._equal.add(value)
@@ -84,6 +86,8 @@ class StatisticWatch:
         self._before = window
         self.stability.window(window)
         began = self._began(Check.STABILITY, self._is_collapsed(), now_s)
+        if self.taken - self._no_number_at >= WINDOW:  # all of the window came since
+            self._since_s.pop(Check.NONFINITE, None)
         outside = self.last_outside = self.bounds.outside(window)
         unseen = self.last_unseen = self.bounds.unseen(window)
         too_many = outside >= self.bounds.too_many or unseen >= self.bounds.too_many_unseen
@@ -106,8 +110,7 @@ class StatisticWatch:
 
     def _began(self, check: Check, holds: bool, now_s: float) -> tuple[Check, ...]:
         if not holds:
-            if check is not Check.NONFINITE:  # a value that is none does not come right by one that is
-                self._since_s.pop(check, None)
+            self._since_s.pop(check, None)
             return ()
         if check in self._since_s:
             return ()
@@ -200,3 +203,4 @@ class StatisticWatch:
         self.windows, self.windows_beyond = integer(state, "windows"), integer(state, "windows_beyond")
         since_s = mapping(state, "since_s")
         self._since_s = {Check(check): number(since_s, check) for check in since_s}
+        self._no_number_at = self.taken  # at the latest
