@@ -132,6 +132,11 @@ class StatisticWatch:
         return own | {check: since_s for check, since_s in runs if since_s is not None}
 
     @property
+    def consecutive(self) -> int:
+        """Windows in a row that count at present, by their distance or by what lies outside."""
+        return max(self.shift.above, self.outside.above)
+
+    @property
     def equal_in_a_row(self) -> int:
         """Equal values in a row at present."""
         return self._equal.count
@@ -200,7 +205,7 @@ class StatisticWatch:
         self.outside = Run.restored(mapping(state, "outside"))
         self.stability = Stability.restored(state.get("stability"))
         self.taken, self.nonfinite = integer(state, "taken"), integer(state, "nonfinite")
+        self._no_number_at = self.taken  # at the latest
         self.windows, self.windows_beyond = integer(state, "windows"), integer(state, "windows_beyond")
         since_s = mapping(state, "since_s")
         self._since_s = {Check(check): number(since_s, check) for check in since_s}
-        self._no_number_at = self.taken  # at the latest
