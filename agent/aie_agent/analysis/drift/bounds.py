@@ -2,16 +2,15 @@
 few values for a distance, or values that depend on each other too much.
 
 False alarms. Of a statistic with 20 and more values, as in hard_checks.py. One with fewer has the same bounds, the 1st and 99th
-percentile, which less than one in a hundred lies beyond on either side, and the same counts; a thousandth of the value is left
-beside them, for what rounding and another order of sums do.
+percentile, which less than one in a hundred lies beyond on either side, and the same counts. A thousandth of the value is left
+beside them, for what rounding and another order of sums do: the percentile may be one prompt that is asked again and again.
 
 Of a statistic that is compared, values far beyond all that the reference has are counted as well: a few requests that are far out
-move neither the distance nor the percentiles. Far is a tenth of a standard deviation, and a thousandth of the value: one prompt
-that is asked again and again may be the reference's least value many times over, and goes beyond it by its last digit. Whatever the
-distribution, m independent values leave a share beyond their extremes that is Beta(2, m - 1) distributed: of 1000, four of a
-hundred, five times in a row, come by chance within 26,000 windows (30 days at one request a second) for 1 in a million references.
-Of fewer, as many times more are asked for, so that it is no more often. Values that hang together come together: then as many times
-more are asked for, too.
+move neither the distance nor the percentiles. Far is a tenth of a standard deviation, and a thousandth of the value: the least of
+all may be that prompt's. Whatever the distribution, m independent values leave a share beyond their extremes that is
+Beta(2, m - 1) distributed: of 1000, four of a hundred, five times in a row, come by chance within 26,000 windows (30 days at one
+request a second) for 1 in a million references. Of fewer, as many times more are asked for, so that it is no more often. Values
+that hang together come together: then as many times more are asked for, too.
 
 Where the reference is constant, both are that value: a stream that is equal to it is never an
 alarm, one that differs in ten or more of a hundred requests is, after five windows. Where values depend on each other too much to
@@ -64,11 +63,12 @@ class Bounds(NamedTuple):
 
 def bounds_of(column: Column, values: Sequence[float]) -> Bounds:
     """Of a statistic whose reference has these values, ascending."""
+    low, high = column.low - _TOLERANCE * abs(column.low), column.high + _TOLERANCE * abs(column.high)
     if not column.untested:
         lowest, highest = values[0] - _margin(column, values[0]), values[-1] + _margin(column, values[-1])
-        return Bounds(column.low, column.high, column.outside, lowest, highest, _too_many_unseen(column))
+        return Bounds(low, high, column.outside, lowest, highest, _too_many_unseen(column))
     if column.distinct < FEWEST_DISTINCT:
-        return Bounds(column.low - _TOLERANCE * abs(column.low), column.high + _TOLERANCE * abs(column.high), column.outside)
+        return Bounds(low, high, column.outside)
     width = values[-1] - values[0]
     return Bounds(values[0] - width, values[-1] + width, WINDOW // 2)
 
