@@ -2,7 +2,7 @@
 been recorded. Pure.
 
 All windows of a stream are compared with one reference and share its error. Of an unlucky one a larger share of windows is beyond
-the threshold, for ever: of 500 values 1 in 100,000 has more than a sixth of them, though one in a hundred is the mean. So a number
+the threshold, for ever: of 500 values 1 in 100,000 has a sixth of them and more, though one in a hundred is the mean. So a number
 of windows is no binomial but a mixture of such. How that share is distributed: a window's distance is beyond c with Smirnov's
 exp(-2 (c - d)^2) on the one side and exp(-2 (c + d)^2) on the other, of a reference that is d off where it matters, both in units
 of the window's own error; d is normal. Its variance would be n / 4m at the median; fitted to what simulated references of 500 to
