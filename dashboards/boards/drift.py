@@ -87,6 +87,8 @@ _ANSWER: Final = Row(
             Query(_COUNTS),
             Query(p.among(p.by(_OF, p.of("aie_drift_distance_ratio", p.MODEL), "max"), _OF, _COUNTS)),
             Query(p.among(p.by(_OF, p.of("aie_drift_threshold_ratio", p.MODEL), "max"), _OF, _COUNTS)),
+            Query(p.among(p.by(_OF, p.of("aie_drift_outside_ratio", p.MODEL), "max"), _OF, _COUNTS)),
+            Query(p.among(p.by(_OF, p.of("aie_drift_unseen_ratio", p.MODEL), "max"), _OF, _COUNTS)),
             columns=(
                 Column(
                     "Value #A",
@@ -99,6 +101,8 @@ _ANSWER: Final = Row(
                 Column("model", "model"),
                 Column("Value #B", "distance", unit="percentunit", width=110),
                 Column("Value #C", "counts from", unit="percentunit", width=110),
+                Column("Value #D", "outside", unit="percentunit", width=90),
+                Column("Value #E", "beyond all", unit="percentunit", width=100),
                 Column("instance", "instance", link="host"),
                 Column("job", "job", width=140),
             ),
@@ -151,9 +155,10 @@ _DISTANCE: Final = Row(
         ),
         lines(
             "Outside the reference",
-            "Which share of answers is beyond what the reference hardly had? 2 % is expected.",
+            "Which share of answers is beyond what the reference hardly had, and far beyond all of it? 2 % and none are expected.",
             "percentunit",
             Query(p.by(_OF, p.of("aie_drift_outside_ratio", p.MODEL), "max"), _NAME),
+            Query(p.by(_OF, p.of("aie_drift_unseen_ratio", p.MODEL), "max"), f"beyond all: {_NAME}"),
             width=8,
             situation=_H,
             empty=_HOOKED,

@@ -127,7 +127,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield f"drift: {verdict.statistic} from request {verdict.first_alarm_request} on ({_CHECKS[str(verdict.check)]})"
     elif verdict.unsteady:
         names = ", ".join(verdict.unsteady)
-        yield f"unsteady: {names}: no alarm by the rule, but more windows beyond the threshold than chance gives"
+        yield f"unsteady: {names}: no alarm by the rule, but more windows or values beyond the reference than chance gives"
     elif verdict.state == "ok":
         yield f"no drift in {verdict.requests} requests{_unseen(verdict)}"
     elif all(each.untested for each in verdict.per_statistic.values()):

@@ -68,14 +68,16 @@ _LEAKS: Final = {
 _STATISTIC: Final = {"engine": "e", "model": "m"}
 _DRIFT: Final = {
     key: value
-    for statistic, (windows, distance, threshold, values, lost) in {
-        "entropy": ("3x60", "0.5x60", "0.2x60", "0+540x60", "0+60x60"),
-        "log_length": ("0x60", "0.1x60", "0.3x60", "0+600x60", "0x60"),
+    for statistic, (windows, distance, threshold, outside, unseen, values, lost) in {
+        "entropy": ("3x60", "0.5x60", "0.2x60", "0.07x60", "0.04x60", "0+540x60", "0+60x60"),
+        "log_length": ("0x60", "0.1x60", "0.3x60", "0.02x60", "0x60", "0+600x60", "0x60"),
     }.items()
     for metric, level in (
         ("aie_drift_consecutive_windows", windows),
         ("aie_drift_distance_ratio", distance),
         ("aie_drift_threshold_ratio", threshold),
+        ("aie_drift_outside_ratio", outside),
+        ("aie_drift_unseen_ratio", unseen),
         ("aie_drift_values_total", values),
         ("aie_drift_values_lost_total", lost),
     )
@@ -260,7 +262,7 @@ _OF_ENGINES: Final = (
     Case("a twentieth", "drift", "Answers not looked at", _DRIFT, _AT, {"": 0.05}),
     *(
         Case(f"only what counts: {number:g}", "drift", "What has changed", _DRIFT, _AT, {_CHANGED: number}, query)
-        for query, number in enumerate((3.0, 0.5, 0.2))
+        for query, number in enumerate((3.0, 0.5, 0.2, 0.07, 0.04))
     ),
     *(
         Case(

@@ -112,7 +112,10 @@ OF_ENGINES: Final[dict[str, dict[str, Sequence[Meaning]]]] = {
             share(level("aie_drift_distance_ratio", STATISTIC, "max"), level("aie_drift_threshold_ratio", STATISTIC, "max"))
         ],
         "Windows in a row": [level("aie_drift_consecutive_windows", STATISTIC, "max")],
-        "Outside the reference": [level("aie_drift_outside_ratio", STATISTIC, "max")],
+        "Outside the reference": [
+            level("aie_drift_outside_ratio", STATISTIC, "max"),
+            level("aie_drift_unseen_ratio", STATISTIC, "max"),
+        ],
         "Scatter of answers": [level("aie_drift_output_stability_ratio", STATISTIC, "max")],
         "Windows that counted": [
             share(pace("aie_drift_windows_beyond_total", STATISTIC), pace("aie_drift_windows_total", STATISTIC))

@@ -54,6 +54,24 @@ def test_a_shift_is_named_by_what_shifted(reference: Reference, shifts: dict[str
     assert finding.confidence > 0.99
 
 
+def test_a_few_requests_far_out_are_told_with_the_numbers_that_say_so(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    for _ in range(60):
+        answers = answers_of(world.rng, 10, {})
+        far = [50.0 if world.rng.random() < 0.08 else value for value in answers["entropy"]]
+        found = world.second(answers | {"entropy": far})
+    (finding,) = found
+    assert finding.cause == "output_drift"
+    assert [each.metric for each in finding.evidence[:-1]] == ["aie_drift_outside_ratio", "aie_drift_unseen_ratio"]
+    metrics = world.metrics()
+    assert metrics["aie_drift_consecutive_windows", "entropy"] >= 5
+    assert metrics["aie_drift_distance_ratio", "entropy"] < metrics["aie_drift_threshold_ratio", "entropy"]
+    assert 0.04 <= metrics["aie_drift_unseen_ratio", "entropy"] <= metrics["aie_drift_outside_ratio", "entropy"]
+    unseen = f"entropy: {100 * metrics['aie_drift_unseen_ratio', 'entropy']:.0f} of the last 100 requests outside"
+    assert finding.evidence[1].text.startswith(unseen)
+    assert metrics["aie_drift_unseen_ratio", "surprisal"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("cause", "shifts", "windows"),
     [

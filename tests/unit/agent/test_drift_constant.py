@@ -94,6 +94,7 @@ def test_an_engine_whose_length_never_varied_and_now_does_is_found() -> None:
     assert finding.confidence is not None
     assert finding.confidence > 0.99
     assert world.metrics()["aie_drift_outside_ratio", "log_length"] == 1.0
+    assert world.metrics()["aie_drift_consecutive_windows", "log_length"] == 6
 
 
 @pytest.mark.parametrize("taken", [0, 10**10])

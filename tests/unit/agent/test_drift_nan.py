@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fakes.drift_world import START_S, DriftWorld, causes_of, usual_reference
+from fakes.drift_world import START_S, DriftWorld, answers_of, causes_of, usual_reference
 
 from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
 from aie_agent.analysis.drift.reference import Reference
@@ -35,6 +35,27 @@ def test_nan_is_found_within_ten_answers_and_needs_no_reference(reference: Refer
     healthy = world.requests(700)
     assert healthy[30], "it is shown for a minute"
     assert healthy[-1] == []
+
+
+@pytest.mark.parametrize(("references", "before"), [(True, 100), (False, 100), (False, 0)])
+def test_entropies_that_no_float32_holds_are_nan_too(reference: Reference, references: bool, before: int) -> None:
+    world = DriftWorld(*([Assigned(reference)] if references else []))
+    world.requests(before)
+    found = [world.second({"entropy": [1e39] * 5, **_lengths(0)}) for _ in range(3)]
+    assert [causes_of(each) for each in found] == [[], ["nan_logits"], ["nan_logits"]]
+    (evidence,) = found[-1][0].evidence
+    assert evidence.text == "of the last 15 answers none has an entropy that is one: 15 came that no float32 holds"
+    assert world.requests(700)[-1] == []
+
+
+def test_a_few_entropies_that_no_float32_holds_are_no_finding_and_an_alarm_that_ends(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    for _ in range(30):
+        answers = answers_of(world.rng, 10, {})
+        assert world.second(answers | {"entropy": [*answers["entropy"][:9], 1e39]}) == []
+    assert world.metrics()["aie_drift_alarm", "entropy"] == 1.0
+    assert all(found == [] for found in world.requests(200))
+    assert world.metrics()["aie_drift_alarm", "entropy"] == 0.0
 
 
 def _lengths(number: int, count: int = 5) -> dict[str, list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from functools import cache
 
 import msgspec
 import pytest
@@ -94,6 +95,34 @@ def test_a_change_is_found_by_its_check(reference: Reference, change: object, ch
     assert found[0][0] <= 1000 + 6 * 100
 
 
+@cache
+def _with_a_probe(share: float, value: float) -> Reference:
+    """Of traffic of which a share is one prompt, whose answer is further out than all others."""
+    return build({"x": _probed(2000, 10, share, value)}, About(model="m"))
+
+
+def _probed(count: int, seed: int, share: float, value: float) -> list[float]:
+    rng = random.Random(seed)
+    return [value if rng.random() < share else rng.gauss(2.5, 0.5) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("share", "before", "now", "found"),
+    [
+        (0.06, 0.0123456, 0.0123455, False),
+        (0.06, 5.0, 5.03125, False),  # a step of bfloat16
+        (0.06, 0.0123456, -0.3, True),
+        (0.06, 5.0, 5.3, True),
+        (0.12, 0.0123456, 0.0123455, False),  # it is the percentile, too
+        (0.12, 0.0123456, 0.0122, True),
+    ],
+)
+def test_the_last_digit_of_the_farthest_answer_is_no_alarm(share: float, before: float, now: float, found: bool) -> None:
+    """A step is one: of the percentile by a thousandth, of the farthest by a tenth of the scatter."""
+    began = [check for _, check in _take(_watch(_with_a_probe(share, before)), _probed(4000, 11, share, now))]
+    assert began == ([Check.OUT_OF_RANGE] if found else [])
+
+
 def test_answers_that_scatter_less_are_less_stable(reference: Reference) -> None:
     rng = random.Random(6)
     watch = _watch(reference)
@@ -113,7 +142,7 @@ def test_every_window_has_scipys_distance(reference: Reference) -> None:
         assert watch.last is not None
         assert watch.last.distance == pytest.approx(ks_2samp(list(reference.values["x"]), window).statistic, abs=1e-12)
         assert watch.last.distance == watch.running_distance()
-        low, high = watch.column.low, watch.column.high
+        low, high = watch.bounds.low, watch.bounds.high
         assert watch.last.outside == sum(value < low or value > high for value in window)
 
 
@@ -139,6 +168,23 @@ def test_answers_are_alike_where_all_that_is_measured_of_them_is(
     found = equal_answers(watches)
     assert (None if found is None else found.since_s) == since_s
     assert found is None or (found.requests, found.too_many, found.same_prompt) == (110, 100, same_prompt)
+
+
+def test_a_value_that_is_none_is_forgotten_after_a_window_of_numbers(reference: Reference) -> None:
+    rng = random.Random(12)
+    watch = _watch(reference)
+    _take(watch, [rng.gauss(0, 1) for _ in range(50)])
+    assert watch.take(1e39, 51.0) == (Check.NONFINITE,)
+    _take(watch, [rng.gauss(0, 1) for _ in range(50)], 51)
+    assert watch.alarms == {Check.NONFINITE: 51.0}, "a window is complete, and half of it was before"
+    restarted = _watch(reference)
+    restarted.restore(watch.dump())
+    for each in (watch, restarted):
+        _take(each, [rng.gauss(0, 1) for _ in range(99)], 101)
+        assert each.alarms == {Check.NONFINITE: 51.0}
+        _take(each, [rng.gauss(0, 1)], 200)
+        assert each.alarms == {}
+    assert watch.take(-1e39, 202.0) == (Check.NONFINITE,)
 
 
 @pytest.mark.parametrize("cut", [1, 99, 100, 1550, 2120])

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from aie_agent.analysis.drift.canaries import Canaries, revision_of
+from aie_agent.analysis.drift.hard_checks import no_numbers
 from aie_agent.analysis.drift.measures import points_of
 from aie_agent.analysis.drift.nan_signs import HookCounts, NanSigns
 from aie_agent.analysis.drift.reference import Reference
@@ -67,15 +68,18 @@ class DriftAnalyser:
         self._canaries.observe(view, now_s)
         self._position, arrived = view.values(self._position)
         came: Counter[tuple[str, str]] = Counter()
+        too_large: Counter[str] = Counter()  # entropies, by engine
         for each in arrived:
             came[each.engine, each.statistic] += len(each.values) + each.lost
+            too_large[each.engine] += no_numbers(each.values) if each.statistic == "entropy" else 0
             stream = self._stream_of((each.engine, each.model), view, now_s)
             if stream is not None:
                 stream.take(each.statistic, each.values, each.lost, now_s)
         self._told |= {engine for engine, statistic in came if statistic == "entropy" and len(self._told) < MOST_TOLD}
         self._nan = {engine: self._nan.get(engine) or NanSigns(engine in self._told) for engine in view.engines}
         for engine, signs in self._nan.items():
-            signs.observe(came[engine, "log_length"], came[engine, "entropy"], _counts_of(view, engine), now_s)
+            lengths, entropies, none = came[engine, "log_length"], came[engine, "entropy"], too_large[engine]
+            signs.observe(lengths, entropies - none, none, _counts_of(view, engine), now_s)
 
     def findings(self, now_s: float) -> Sequence[Finding]:
         """Of all engines whose traffic goes on; NaN needs no reference."""

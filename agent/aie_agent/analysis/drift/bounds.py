@@ -2,14 +2,15 @@
 few values for a distance, or values that depend on each other too much.
 
 False alarms. Of a statistic with 20 and more values, as in hard_checks.py. One with fewer has the same bounds, the 1st and 99th
-percentile, which less than one in a hundred lies beyond on either side, and the same counts; a thousandth of the value is left
-beside them, for what rounding and another order of sums do.
+percentile, which less than one in a hundred lies beyond on either side, and the same counts. A thousandth of the value is left
+beside them, for what rounding and another order of sums do: the percentile may be one prompt that is asked again and again.
 
-Of a statistic that is compared, values beyond all that the reference has are counted as well: a few requests that are far out move
-neither the distance nor the percentiles. Whatever the distribution, m independent values leave a share beyond their extremes that
-is Beta(2, m - 1) distributed: four of a hundred, five times in a row, come by chance within 26,000 windows (30 days at one request
-a second) for 1 in 800 references of 500 requests, for 1 in a million of 1000. Values that hang together come together: then as
-many times more are asked for.
+Of a statistic that is compared, values far beyond all that the reference has are counted as well: a few requests that are far out
+move neither the distance nor the percentiles. Far is a tenth of a standard deviation, and a thousandth of the value: the least of
+all may be that prompt's. Whatever the distribution, m independent values leave a share beyond their extremes that is
+Beta(2, m - 1) distributed: of 1000, four of a hundred, five times in a row, come by chance within 26,000 windows (30 days at one
+request a second) for 1 in a million references. Of fewer, as many times more are asked for, so that it is no more often. Values
+that hang together come together: then as many times more are asked for, too.
 
 Where the reference is constant, both are that value: a stream that is equal to it is never an
 alarm, one that differs in ten or more of a hundred requests is, after five windows. Where values depend on each other too much to
@@ -29,16 +30,20 @@ from aie_agent.analysis.drift.rule import WINDOW
 _TOLERANCE: Final = 1e-3
 """Of the value. A canary's last bits vary with what it is computed beside; weights that changed move it by a hundredth and more."""
 
+_FAR: Final = 0.1
+"""Of the reference's standard deviation: nearer to what it has than that is as good as seen."""
 
 LEAST_UNSEEN: Final = 4
-"""Values of a window beyond all of the reference's from which on it counts."""
+"""Values of a window far beyond all of the reference's from which on it counts, where the reference has `UNSEEN_OF` and more."""
+
+UNSEEN_OF: Final = 1000
 
 _NEVER: Final = WINDOW + 1
 
 
 class Bounds(NamedTuple):
-    """What is less than `low` or more than `high` is outside, what is beyond `lowest` or `highest` was never seen; `too_many` of a
-    window, or `too_many_unseen`, are an alarm, if five in a row have them."""
+    """What is less than `low` or more than `high` is outside, what is beyond `lowest` or `highest` was never seen, nor anything
+    near it; `too_many` of a window, or `too_many_unseen`, are an alarm, if five in a row have them."""
 
     low: float
     high: float
@@ -58,10 +63,20 @@ class Bounds(NamedTuple):
 
 def bounds_of(column: Column, values: Sequence[float]) -> Bounds:
     """Of a statistic whose reference has these values, ascending."""
+    low, high = column.low - _TOLERANCE * abs(column.low), column.high + _TOLERANCE * abs(column.high)
     if not column.untested:
-        unseen = max(LEAST_UNSEEN, math.ceil(LEAST_UNSEEN * column.dependence))
-        return Bounds(column.low, column.high, column.outside, values[0], values[-1], unseen)
+        lowest, highest = values[0] - _margin(column, values[0]), values[-1] + _margin(column, values[-1])
+        return Bounds(low, high, column.outside, lowest, highest, _too_many_unseen(column))
     if column.distinct < FEWEST_DISTINCT:
-        return Bounds(column.low - _TOLERANCE * abs(column.low), column.high + _TOLERANCE * abs(column.high), column.outside)
+        return Bounds(low, high, column.outside)
     width = values[-1] - values[0]
     return Bounds(values[0] - width, values[-1] + width, WINDOW // 2)
+
+
+def _margin(column: Column, extreme: float) -> float:
+    """How far beyond an extreme of the reference a value is still like it."""
+    return max(_TOLERANCE * abs(extreme), _FAR * column.deviation)
+
+
+def _too_many_unseen(column: Column) -> int:
+    return math.ceil(LEAST_UNSEEN * max(1.0, column.dependence) * max(1.0, UNSEEN_OF / column.m))

@@ -45,14 +45,15 @@ def _of_watch(watch: StatisticWatch, is_equal: bool) -> Iterator[tuple[str, floa
     yield "aie_drift_alarm", float(is_equal or bool(watch.alarms))
     yield "aie_drift_output_stability_ratio", watch.stability_ratio
     yield "aie_drift_outside_ratio", None if watch.last_outside is None else watch.last_outside / WINDOW
+    yield "aie_drift_consecutive_windows", float(watch.consecutive)
     if watch.column.untested:
         return
+    yield "aie_drift_unseen_ratio", None if watch.last_outside is None else watch.last_unseen / WINDOW
     yield "aie_drift_threshold_ratio", watch.column.threshold
     yield "aie_drift_distance_ratio", None if last is None else last.distance
     yield "aie_drift_running_distance_ratio", watch.running_distance()
     yield "aie_drift_windows_total", float(watch.windows)
     yield "aie_drift_windows_beyond_total", float(watch.windows_beyond)
-    yield "aie_drift_consecutive_windows", float(watch.shift.above)
 
 
 def _point(name: str, tags: Tags, value: float) -> Point:

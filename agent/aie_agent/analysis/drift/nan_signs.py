@@ -2,7 +2,8 @@
 
 False alarms: none by chance. What drops numbers as invalid is counted for all hooks of an engine together, so that it counts only
 where the engine told entropies before, ten answers in a row have none, and as many numbers were dropped while those answers came:
-what is dropped at other times is of something else. A model that gives NaN from the first answer on that is seen of it is told by
+what is dropped at other times is of something else. An entropy that comes and that no float32 holds is none either, and of nothing
+else. A model that gives NaN from the first answer on that is seen of it is told by
 a watched layer alone (and by the engine, which looks for NaN in the weights that it loads).
 """
 
@@ -12,7 +13,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 ANSWERS_WITHOUT_NUMBERS: Final = 10
-"""Answers in a row of which the length came and no entropy, while hooks dropped as many numbers as invalid."""
+"""Answers in a row of which the length came and no entropy, while hooks dropped as many numbers as invalid, or as many came that
+are none."""
 
 NONFINITE_SHOWN_S: Final = 60.0
 """For so long after the last sign of it."""
@@ -81,6 +83,7 @@ class NanSigns:
     def __init__(self, had_entropies: bool = False) -> None:
         """`had_entropies`: whether the engine told some before, when nothing was kept of it."""
         self.without = 0
+        self.too_large = 0
         self.since_s: float | None = None
         self.dropped = 0.0
         self.in_layers = 0.0
@@ -91,17 +94,19 @@ class NanSigns:
         self._last_s = 0.0
         self._nonfinite: float | None = None
 
-    def observe(self, lengths: int, entropies: int, counts: HookCounts, now_s: float) -> None:
-        """So many of each came since the last time."""
+    def observe(self, lengths: int, entropies: int, too_large: int, counts: HookCounts, now_s: float) -> None:
+        """So many of each came since the last time; `too_large` are entropies that no float32 holds, beside those that are some."""
         dropped = max(0.0, (counts.invalid or 0.0) - (self._invalid or 0.0))
         self._invalid = self._invalid if counts.invalid is None else counts.invalid
+        self._had_entropies = self._had_entropies or entropies > 0 or too_large > 0
         if entropies:
-            self._had_entropies, self.without = True, 0
+            self.without = self.too_large = 0
             self._window.clear()
         elif self._had_entropies:
             self._first_s = now_s if lengths and not self.without else self._first_s
             self.without += lengths
-            self._window.add(lengths, dropped, now_s)
+            self.too_large += too_large
+            self._window.add(lengths, dropped + too_large, now_s)
         self.dropped = self._window.dropped
         answers = self._window.answers
         is_nan = answers >= ANSWERS_WITHOUT_NUMBERS and self.dropped >= answers and lengths > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,17 +9,19 @@ from typing import Final
 import msgspec
 
 from aie_agent.analysis.drift import span
+from aie_agent.analysis.drift.chance import beyond_extremes, windows_beyond
 from aie_agent.analysis.drift.collapse import first_equal, together
 from aie_agent.analysis.drift.reference import Column, Reference
-from aie_agent.analysis.drift.rule import ALPHA, CONSECUTIVE, WINDOW
+from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.watch import Check, StatisticWatch
 
 
 class StatisticVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of one statistic. Distances are 0 to 1; `windows_beyond` of the `windows` were at the threshold or above. `windows_outside`
-    hold too many values outside `usual_low` to `usual_high`, or beyond all of the reference's: five in a row are an alarm, also of
-    what is `untested`. `unseen` values were beyond all of the reference's, of those in complete windows. `check` is what raised the
-    first alarm. `delay_requests` is by shift in standard deviations; null takes more than a million."""
+    hold too many values outside `usual_low` to `usual_high`, or far beyond all of the reference's: five in a row are an alarm, also
+    of what is `untested`. `unseen` values were far beyond all of the reference's, of those in complete windows; none are counted of
+    what is `untested`. `check` is what raised the first alarm. `delay_requests` is by shift in standard deviations; null takes more
+    than a million."""
 
     alarm: bool
     first_alarm_request: int | None
@@ -72,8 +73,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 UNSTEADY_WINDOWS: Final = 4
 UNSTEADY_CHANCE: Final = 1e-5
 """From so many windows beyond the threshold on, where chance gives as many of all with this probability, a stream without an alarm
-is unsteady. A single window is beyond it with p < 0.01, or, where the threshold comes of the replay, with the fifth root of what
-five have: they hang together, so that it is no more."""
+is unsteady: over streams, and over references, whose error all windows share (chance.py)."""
 
 RULE = f"{CONSECUTIVE} consecutive disjoint windows of {WINDOW} requests"
 
@@ -164,8 +164,8 @@ def _add_equal(
 
 
 def _is_unsteady(column: Column, verdict: StatisticVerdict) -> bool:
-    """Whether more windows are beyond the threshold than chance gives, and never enough in a row, or more values beyond all that
-    the reference has. Chance gives none that leave a constant."""
+    """Whether more windows are beyond the threshold than chance gives, and never enough in a row, or more values far beyond all
+    that the reference has. Chance gives none that leave a constant."""
     if verdict.alarm:
         return False
     if verdict.untested:
@@ -177,38 +177,15 @@ def _comes_and_goes(column: Column, verdict: StatisticVerdict) -> bool:
     beyond, windows = verdict.windows_beyond, verdict.windows
     if beyond < UNSTEADY_WINDOWS:
         return False
-    single = max(ALPHA, column.false_alarm ** (1.0 / CONSECUTIVE))
-    return _at_least(beyond, windows, single) <= UNSTEADY_CHANCE
+    together = column.false_alarm if column.dependence > 1.0 else 0.0  # where they are independent, Smirnov's tail knows it better
+    return windows_beyond(beyond, windows, column.m, together) <= UNSTEADY_CHANCE
 
 
 def _is_far_out(column: Column, verdict: StatisticVerdict) -> bool:
-    """Whether more values are beyond all of the reference's than chance gives, with any distribution: the share beyond the extremes
-    of m independent values is Beta(2, m - 1) distributed, and their number in n more beta-binomial. Of values that depend on each
+    """Whether more values are beyond all of the reference's than chance gives, with any distribution. Of values that depend on each
     other there are as many fewer."""
     n, k, m = (count / column.dependence for count in (verdict.windows * WINDOW, verdict.unseen, column.m))
-    return k >= UNSTEADY_WINDOWS and _beyond_extremes(n, k, m) <= UNSTEADY_CHANCE
-
-
-def _beyond_extremes(n: float, k: float, m: float) -> float:
-    """The probability that k and more of n values are beyond the extremes of m others; 1 where so few have no extremes."""
-    if m <= 2:
-        return 1.0
-    norm = math.lgamma(m + 1) - math.lgamma(m - 1) + math.lgamma(n + 1) - math.lgamma(n + m + 1)
-    total = 0.0
-    while k <= n:
-        log = norm + math.log(k + 1) + math.lgamma(n - k + m - 1) - math.lgamma(n - k + 1)
-        total += math.exp(log)
-        if math.exp(log) < 1e-9 * total:
-            break
-        k += 1
-    return total
-
-
-def _at_least(successes: int, trials: int, p: float) -> float:
-    """The probability of so many successes and more."""
-    terms = (math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(successes, trials + 1))
-    logs = (term + k * math.log(p) + (trials - k) * math.log1p(-p) for k, term in enumerate(terms, successes))
-    return math.fsum(map(math.exp, logs))
+    return k >= UNSTEADY_WINDOWS and beyond_extremes(n, k, m) <= UNSTEADY_CHANCE
 
 
 def _unsteady(name: str, column: Column, verdict: StatisticVerdict) -> str:
@@ -220,7 +197,7 @@ def _unsteady(name: str, column: Column, verdict: StatisticVerdict) -> str:
         n = verdict.windows * WINDOW
         return (
             f"{name}: {verdict.unseen} of {n} values ({verdict.unseen / n:.2%}) are beyond all of the reference's, where"
-            f" {2 / (column.m + 1):.2%} are expected: a few requests are far out"
+            f" {2 / (column.m + 1):.2%} are expected at most: a few requests are far out"
         )
     return (
         f"{name}: {beyond}, though never {CONSECUTIVE} in a"

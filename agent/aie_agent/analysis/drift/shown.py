@@ -52,7 +52,7 @@ def _statistic(name: str, watch: StatisticWatch) -> DriftStatistic:
         requests=watch.taken,
         windows=watch.windows,
         windows_beyond=watch.windows_beyond,
-        consecutive=max(watch.shift.above, watch.outside.above),
+        consecutive=watch.consecutive,
         distance_ratio=None if last is None else last.distance,
         running_distance_ratio=watch.running_distance(),
         threshold_ratio=None if column.untested else column.threshold,

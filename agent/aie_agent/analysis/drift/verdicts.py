@@ -149,18 +149,22 @@ def _shift_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Ev
             metric="aie_drift_distance_ratio",
         )
     if Check.OUT_OF_RANGE in alarms:
-        low, high, too_many, lowest, highest, too_many_unseen = watch.bounds
-        unseen = (
-            f"; {watch.last_unseen} outside {lowest:.3g} to {highest:.3g}, where all of it is, {too_many_unseen} are too many"
-            if too_many_unseen <= WINDOW
-            else ""
-        )
+        yield from _outside_sentences(statistic, watch)
+
+
+def _outside_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[Evidence]:
+    """Of either of the two counts that make a window one of too many."""
+    low, high, too_many, lowest, highest, too_many_unseen = watch.bounds
+    counts = [(watch.last_outside, low, high, "98 % of the reference are", too_many, "aie_drift_outside_ratio")]
+    if too_many_unseen <= WINDOW:
+        counts.append((watch.last_unseen, lowest, highest, "all of it is", too_many_unseen, "aie_drift_unseen_ratio"))
+    for count, least, most, where, limit, metric in counts:
         yield Evidence(
             text=(
-                f"{statistic.name}: {watch.last_outside} of the last {WINDOW} requests outside {low:.3g} to {high:.3g}, where 98 %"
-                f" of the reference are; {too_many} in {CONSECUTIVE} windows in a row are too many{unseen}"
+                f"{statistic.name}: {count} of the last {WINDOW} requests outside {least:.3g} to {most:.3g}, where {where};"
+                f" {limit} in {CONSECUTIVE} windows in a row are too many"
             ),
-            metric="aie_drift_outside_ratio",
+            metric=metric,
         )
 
 
@@ -239,7 +243,10 @@ def nan_finding(engine: str, signs: NanSigns) -> Finding:
     if signs.in_layers:
         text = f"{signs.in_layers:.0f} values of watched layers were NaN or infinite"
         evidence.append(Evidence(text=text, metric="aie_engine_activation_nonfinite_total"))
-    if signs.without:
+    if signs.too_large:
+        text = f"of the last {signs.without} answers none has an entropy that is one: {signs.too_large} came that no float32 holds"
+        evidence.append(Evidence(text=text, metric="aie_engine_output_entropy_nats"))
+    elif signs.without:
         text = (
             f"of the last {signs.without} answers none has an entropy, and near the last of them hooks dropped {signs.dropped:.0f}"
             " numbers that were none"

@@ -67,12 +67,14 @@ class StatisticWatch:
         self.windows = 0
         self.windows_beyond = 0
         self._since_s: dict[Check, float] = {}  # of the checks that are no runs of windows
+        self._no_number_at = 0  # the last value that was none, by its number
 
     def take(self, value: float, now_s: float) -> tuple[Check, ...]:
         """Takes a value in. Returns the alarms that begin with it."""
         self.taken += 1
         if not is_number(value):
             self.nonfinite += 1
+            self._no_number_at = self.taken
             return self._began(Check.NONFINITE, True, now_s)
         self._buffer.append(value)
         equal = self._equal.add(value)
@@ -84,6 +86,8 @@ class StatisticWatch:
         self._before = window
         self.stability.window(window)
         began = self._began(Check.STABILITY, self._is_collapsed(), now_s)
+        if self.taken - self._no_number_at >= WINDOW:  # all of the window came since
+            self._since_s.pop(Check.NONFINITE, None)
         outside = self.last_outside = self.bounds.outside(window)
         unseen = self.last_unseen = self.bounds.unseen(window)
         too_many = outside >= self.bounds.too_many or unseen >= self.bounds.too_many_unseen
@@ -106,8 +110,7 @@ class StatisticWatch:
 
     def _began(self, check: Check, holds: bool, now_s: float) -> tuple[Check, ...]:
         if not holds:
-            if check is not Check.NONFINITE:  # a value that is none does not come right by one that is
-                self._since_s.pop(check, None)
+            self._since_s.pop(check, None)
             return ()
         if check in self._since_s:
             return ()
@@ -127,6 +130,11 @@ class StatisticWatch:
         runs = ((Check.KS, self.shift.since_s), (Check.OUT_OF_RANGE, self.outside.since_s))
         own = {check: since_s for check, since_s in self._since_s.items() if check is not Check.CONSTANT}
         return own | {check: since_s for check, since_s in runs if since_s is not None}
+
+    @property
+    def consecutive(self) -> int:
+        """Windows in a row that count at present, by their distance or by what lies outside."""
+        return max(self.shift.above, self.outside.above)
 
     @property
     def equal_in_a_row(self) -> int:
@@ -197,6 +205,7 @@ class StatisticWatch:
         self.outside = Run.restored(mapping(state, "outside"))
         self.stability = Stability.restored(state.get("stability"))
         self.taken, self.nonfinite = integer(state, "taken"), integer(state, "nonfinite")
+        self._no_number_at = self.taken  # at the latest
         self.windows, self.windows_beyond = integer(state, "windows"), integer(state, "windows_beyond")
         since_s = mapping(state, "since_s")
         self._since_s = {Check(check): number(since_s, check) for check in since_s}
