@@ -74,11 +74,14 @@ class Followed:
 
     def take(self, samples: Iterable[Sample]) -> None:
         """Takes all samples, times ascending; of those within `sample_s` and without an event one, as `Watch` does, so that what
-        that leaves out is nowhere taken."""
+        that leaves out is nowhere taken: nor the size in a row between with an event that it is not told of."""
         for sample in samples:
-            if sample.time_s >= self._next_s or sample.event:
+            is_named = bool(sample.event) and restarts_warm_up(sample.event)
+            if sample.time_s >= self._next_s or (sample.event and not is_named):
                 self._next_s = sample.time_s + self._sample_s
                 self._add(sample)
+            elif is_named:
+                self._add(sample._replace(physical_bytes=None))
         for watch in filter(None, (self.watch, self.fresh, self.through, self.caches)):
             watch.close()
 
