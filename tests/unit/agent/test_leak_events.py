@@ -105,12 +105,23 @@ def test_a_reading_that_failed_hides_no_other_life(failed_bytes: float) -> None:
         assert verdict.verdict == "leak", verdict.evidence
 
 
-def test_a_reading_of_0_beside_what_was_survived_is_no_other_life() -> None:
+@pytest.mark.parametrize("failed_bytes", [0.0, 2e9])
+def test_a_reading_that_failed_beside_what_was_survived_is_no_other_life(failed_bytes: float) -> None:
     """The exporter fails with the probe: each half of the file alone is shorter than a day."""
-    recorded = _failed(_recorded(_life(46, 20.0, 0.168)), range(1380, 1390), 0.0)
+    recorded = _failed(_recorded(_life(46, 20.0, 0.168)), range(1380, 1390), failed_bytes)
     verdict = _judge(recorded, {1380: "Liveness probe failed: HTTP 503"})
     assert verdict.verdict == "leak", verdict.evidence
     assert not any("restarted" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize("event", ["killed", "Liveness probe failed: HTTP 503", "engine_restart"])
+@pytest.mark.parametrize("low_rows", [1, 2, 3])
+def test_a_restart_whose_weights_are_loaded_for_some_rows_is_one(low_rows: int, event: str) -> None:
+    """Null: 2 GB at first, and then from 20 GB on again, which is more than nine tenths of the 21.5 GB before."""
+    recorded = _failed(_recorded(_life(30, 20.0, 0.05), _life(28, 20.0, 0.2)), range(1800, 1800 + 10 * low_rows), 2e9)
+    verdict = _judge(recorded, {1800: event})
+    assert verdict.verdict == "leak", verdict.evidence
+    assert any(sentence.startswith("1 times the engine restarted") for sentence in verdict.evidence), verdict.evidence
 
 
 @pytest.mark.parametrize(("apart_s", "named"), [(5, ""), (5, "lora_load"), (10, "lora_load")])

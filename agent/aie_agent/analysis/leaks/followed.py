@@ -98,7 +98,8 @@ class Followed:
             self._new_life.named(sample.time_s)
         is_warm = watch.warm_s is not None
         size = sample.physical_bytes or None  # a process that lives has memory: 0 is a reading that failed
-        began = size is not None and self._new_life.began(sample.time_s, size, is_warm=is_warm)
+        is_size = size is not None and not watch.may_have_failed(size)
+        began = size is not None and is_size and self._new_life.began(sample.time_s, size, is_warm=is_warm)
         if began:
             self._begin_anew()
         if self.through is not None:
