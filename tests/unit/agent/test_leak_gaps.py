@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from aie_agent.analysis.leaks.block_floors import NO_ADJUST, Bin, Low
@@ -16,13 +17,14 @@ from aie_agent.analysis.leaks.whole import WholeVerdict, judge
 from tests.fakes.leak_patterns import Array
 
 Shape = Callable[[Array], Array]
+SeenAt = Callable[[Array], npt.NDArray[np.bool_]]
 LEAK_TIER = TIERS[0]
 
 
-def _judged(hours: float, shape: Shape, is_seen: Shape) -> WholeVerdict:
+def _judged(hours: float, shape: Shape, is_seen: SeenAt) -> WholeVerdict:
     """A row in five minutes of a shape in MB over hours, under noise of 30 MB, where it is seen."""
     at = np.arange(hours * 12) / 12
-    at = at[is_seen(at) > 0]
+    at = at[is_seen(at)]
     sizes = (12_000 + shape(at) + np.random.default_rng(0).normal(0, 30, len(at))) * 1e6
     return judge((Sample(h * 3600, size) for h, size in zip(at.tolist(), sizes.tolist(), strict=True)), Seen(), LeakSettings())
 
@@ -32,7 +34,7 @@ def _peak(hours: Array) -> Array:
     return 6000 * np.exp(-((hours - 10) ** 2))
 
 
-def _lone(at_h: float) -> Shape:
+def _lone(at_h: float) -> SeenAt:
     """Nothing from two hours to sixteen but one half hour."""
     return lambda t: (t < 2) | ((t >= at_h) & (t < at_h + 0.5)) | (t >= 16)
 
