@@ -52,6 +52,17 @@ def test_a_peak_between_gaps_is_no_leak() -> None:
     assert back.verdict == "none", back.evidence
 
 
+@pytest.mark.parametrize(("from_h", "told"), [(67, "leak"), (60, "suspect")])
+def test_rows_that_lay_further_apart_before_make_no_half_day_of_six_hours(from_h: int, told: str) -> None:
+    """A row an hour for 60 h, and one in five minutes at the end. What stands still is seen for 6 h of 13; null: for all."""
+    verdict = _judged(
+        73,
+        lambda t: 300 * np.minimum(t, 60),
+        lambda t: ((t < 60) & (np.abs(t - np.round(t)) < 0.01)) | (t >= from_h),
+    )
+    assert verdict.verdict == told, verdict.evidence
+
+
 def _bins(known: dict[int, float]) -> list[Bin]:
     return [Bin(number, Low(size), size, 1e6, 0.0) for number, size in known.items()]
 

@@ -176,7 +176,7 @@ def plateau(bins: Sequence[Bin], by: Adjust, standing: Standing, whole: Whole, s
 def _busy(bins: Sequence[Bin], by: Adjust, standing: Standing) -> Iterator[Sequence[float]]:
     """The floors of the half hours with load of the newest day, and of the newest with load that make a day, whatever lies between
     them; of either half a day at least."""
-    apart = _apart(bins)
+    apart = _pace(bins, bins[-BINS:])
     busy = [each for each in bins if not is_idle(each, standing)]
     newest = [each for each in busy if each.number > bins[-1].number - BINS]
     for each in (newest, busy[-round(BINS / apart) :]):
@@ -201,10 +201,15 @@ def has_paused(bins: Sequence[Bin], by: Adjust, standing: Standing, settings: Le
 def _newest(bins: Sequence[Bin], by: Adjust, length: int) -> list[float] | None:
     """The floors of the newest half hours, four hours each; None where they are not known."""
     newest = [each for each in bins[-length:] if each.number > bins[-1].number - length]
-    apart = _apart(bins)
+    apart = _pace(bins, newest)
     if len(newest) < max(_SEEN * length / apart, _ROWS):
         return None
     return _floors(newest, by, apart)
+
+
+def _pace(bins: Sequence[Bin], newest: Sequence[Bin]) -> float:
+    """How many half hours apart the newest are: where they lie closer than before, all of these are asked for."""
+    return min(_apart(bins), _apart(newest))
 
 
 def _apart(bins: Sequence[Bin]) -> float:
