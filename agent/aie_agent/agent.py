@@ -18,6 +18,7 @@ from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
 from aie_agent.analysis.history import FindingHistory, is_current, is_finding
 from aie_agent.analysis.hung import CAUSE as HUNG
+from aie_agent.analysis.hung import looks_back_s
 from aie_agent.analysis.leaks.told import LEAK
 from aie_agent.analysis.lock_contention import LOCK_CONTENTION, contended
 from aie_agent.analysis.memory import unaccounted
@@ -98,7 +99,7 @@ class Agent:
             self._engines.configure(engine.name, home_of(engine))
         self._store = Store(
             max_series=config.store.max_series,
-            retention_s=config.store.retention,
+            retention_s=max(config.store.retention, looks_back_s(config.findings.hung_after)),
             canonical=self._engines.canonical,
             configured=[engine.name for engine in config.engines],
         )
