@@ -185,7 +185,7 @@ def test_when_a_life_told_is_known_after_a_restart_of_the_agent() -> None:
     world.restart_agent()
     _goes_on(world, _leaks, 5, since=15.0)
     _lives(world, _leaks, 1, hours=1)
-    ((line, _, _, told_bins),) = _saved(world)["lives"][0]
+    ((line, _, _, told_bins, _),) = _saved(world)["lives"][0]
     assert line == "physical"
     assert 24 <= told_bins <= 29, "half hours, of 39"
 
@@ -204,7 +204,8 @@ def test_a_saved_life_that_was_tampered_with() -> None:
     assert first[2][5][0] == pytest.approx(12 * GB, abs=400 * MB)
     lives: tuple[Any, ...] = (
         5, [[]], [5], [[["physical"]]], [[["x", *first[1:]]]], [[[first[0], "x", first[2], 3]]],
-        [[[*first[:3], -1]]], [[[*first[:3], float("inf")]]], [[[*first, 1]]],
+        [[[*first[:3], -1]]], [[[*first[:3], float("inf")]]], [[[*first, 1]]], [[first[:2]]],
+        [[[*first[:4], 5]]], [[[*first[:4], [1.0, "x"]]]], [[[*first[:4], [1.0, 0.0, 0.0]]]],
     )  # fmt: skip
     wrong = [{**saved, "lives": each} for each in lives]
     wrong += [{**saved, "told": {"x": 1}}, {**saved, "told": {"physical": "x"}}, {**saved, "warm_s": "x"}]
@@ -239,6 +240,43 @@ def test_lives_under_other_loads_are_alike() -> None:
     _lives(world, lambda hour: _leaks(hour) + 60 * MB, 1, hours=1)
     assert _is_told(world)
     assert "rose in each of 2 lives by 3." in world.only().evidence[0].text
+
+
+def _wavy(hour: float) -> float:
+    return 70 + 3 * float(np.sin(2.4 * int(hour * 6)))
+
+
+def _steady(_: float) -> float:
+    return 70.0
+
+
+@pytest.mark.parametrize(("first", "second"), [(_wavy, _steady), (_steady, _wavy), (_steady, _steady)])
+@pytest.mark.parametrize(("more_bytes", "told"), [(0.0, True), (3 * GB, False)])
+def test_lives_of_which_only_one_tells_what_a_request_needs(first: Shape, second: Shape, more_bytes: float, told: bool) -> None:
+    """An engine whose load never changes, as a saturated one's, does not; their levels are compared all the same."""
+    world = World("cpu")
+    _lives(world, lambda hour: _leaks(hour) + 20 * MB * first(hour), 1, load=first)
+    _lives(world, lambda hour: _leaks(hour) + 20 * MB * second(hour) + more_bytes, 1, load=second)
+    _lives(world, lambda hour: _leaks(hour) + 20 * MB * second(hour), 1, hours=1, load=second)
+    assert _is_told(world) is told
+
+
+def test_a_state_in_which_lives_had_their_load_still() -> None:
+    """As older agents wrote it: what a request needs was not saved with it."""
+
+    def shape(hour: float) -> float:
+        return _leaks(hour) + 50 * MB * _wavy(hour)
+
+    world = World("cpu")
+    _lives(world, shape, 1, load=_wavy)
+    standing = world.analyser.dump()["engines"]["e"]["watches"]["cpu"]["lines"]["physical"]["standing"]
+    _lives(world, shape, 1, load=_wavy)
+    saved = json.loads(json.dumps(world.analyser.dump()))
+    saved["engines"]["e"]["lives"]["cpu"] = [["physical", "unknown", standing]]
+    world.analyser.restore(saved, world.now_s)
+    _lives(world, shape, 1, hours=1, load=_wavy)
+    assert _is_told(world)
+    assert "rose in each of 2 lives by " in world.only().evidence[0].text
 
 
 def test_two_lines_of_the_same_memory_whichever_rises_faster() -> None:

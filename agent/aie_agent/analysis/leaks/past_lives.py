@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
-from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
+from aie_agent.analysis.leaks.block_floors import NO_ADJUST, Adjust, Bin
 from aie_agent.analysis.leaks.lines import LINES, LeakClass, LineSpec
 from aie_agent.analysis.leaks.lives import SAME_LEVEL, SAME_SLOPE
 from aie_agent.analysis.leaks.settings import SUSPECT, LeakSettings
@@ -28,28 +28,39 @@ _TOLD_BINS: Final = 26
 """Half hours with load after the warm-up before which none is forgotten: half a day, which a suspicion takes, and an hour more."""
 _LATER_BINS: Final = SUSPECT.bins
 """Noise may make a life tell later by a floor than those before did."""
+_OLDER: Final[Sequence[Any]] = (0, NO_ADJUST)
+"""What the states of older agents do not have of a line of a life."""
 _SPECS: Final = {spec.name: spec for spec in LINES}
 
 
 class PastLife(NamedTuple):
     """A line that rose when a restart ended it: which, as what class, how; and in how many half hours with load after its warm-up
-    that was told (0: not known). Its floors are without what goes with load and caches: those of another life are others."""
+    that was told (0: not known). `by` is what was known in it to go with load and caches: nothing where its load was steady."""
 
     line: LineSpec
     leak_class: LeakClass
     standing: Standing
     told_bins: int = 0
+    by: Adjust = NO_ADJUST
 
     @property
     def risen_bytes(self) -> float:
-        """From its floor at the beginning to the highest since."""
-        return self.standing.peak.size_bytes - self.standing.base.size_bytes
+        """From its floor at the beginning to the highest since, without what goes with load and caches."""
+        return self._risen(self.by)
+
+    def _risen(self, by: Adjust) -> float:
+        return self.standing.peak.adjusted(by) - self.standing.base.adjusted(by)
 
     def is_like(self, other: PastLife) -> bool:
         """Whether it rose from the same level, as fast, in the same line."""
-        apart = abs(self.standing.base.size_bytes - other.standing.base.size_bytes)
         slow, fast = sorted((self.standing.slope.value, other.standing.slope.value))
-        return self.line is other.line and apart <= SAME_LEVEL * self.risen_bytes and fast <= SAME_SLOPE * slow
+        is_near = self._is_near(other, self.by) or self._is_near(other, other.by)
+        return self.line is other.line and is_near and fast <= SAME_SLOPE * slow
+
+    def _is_near(self, other: PastLife, by: Adjust) -> bool:
+        """Both by what one of them knew: a level with, and one without what goes with load say nothing of each other."""
+        apart = abs(self.standing.base.adjusted(by) - other.standing.base.adjusted(by))
+        return apart <= SAME_LEVEL * self._risen(by)
 
     @property
     def found(self) -> Found:
@@ -58,14 +69,14 @@ class PastLife(NamedTuple):
 
     def dump(self) -> list[Any]:
         """As plain values."""
-        return [self.line.name, self.leak_class, self.standing.dump(), self.told_bins]
+        return [self.line.name, self.leak_class, self.standing.dump(), self.told_bins, list(self.by)]
 
     @classmethod
     def restored(cls, values: Sequence[Any]) -> PastLife:
-        """What `dump` gave, or a state of before `told_bins`. Raises ValueError, TypeError or KeyError for anything else."""
-        line, leak_class, standing, *told = values
+        """What `dump` gave, or an older agent's. Raises ValueError, TypeError or KeyError for anything else."""
+        line, leak_class, standing, told_bins, by = *values, *_OLDER[len(values) - 3 :]
         known: dict[str, LeakClass] = {each: each for each in get_args(LeakClass)}
-        return cls(_SPECS[line], known[leak_class], Standing.restored(standing), *map(_count, told))
+        return cls(_SPECS[line], known[leak_class], Standing.restored(standing), _count(told_bins), Adjust(*map(float, by)))
 
 
 Life = Sequence[PastLife]
@@ -95,16 +106,15 @@ class PastLives:
         could tell, leaves one less of those that did."""
         if watch.begin_s is None or now_s - watch.begin_s < _LEAST_DAYS * self._day_s:
             return
-        rose = [self._as_past(each, watch.lines[each.line.name].adjust) for each in watch.found()]
+        rose = [self._as_past(each, watch) for each in watch.found()]
         if rose:
             self._lives = [*self._lives[1 - _MOST :], rose]
         elif self._passed_bins >= _LEAST_BINS:
             self._lives = self._lives[1:]
 
-    def _as_past(self, found: Found, by: Adjust) -> PastLife:
-        base, peak = (Low(each.adjusted(by)) for each in (found.standing.base, found.standing.peak))
-        told_bins = self._told.get(found.line.name, 0)
-        return PastLife(found.line, found.leak_class, found.standing._replace(base=base, peak=peak), told_bins)
+    def _as_past(self, found: Found, watch: Watch) -> PastLife:
+        name = found.line.name
+        return PastLife(found.line, found.leak_class, found.standing, self._told.get(name, 0), watch.lines[name].adjust)
 
     def pass_by(self, watch: Watch) -> None:
         """Notes when the life that runs tells, and forgets those before it where it does not for as long as would tell."""
