@@ -197,6 +197,23 @@ def test_crashes_each_hour_after_it_was_mended() -> None:
     assert not _is_told(world)
 
 
+@pytest.mark.parametrize(("hours", "told"), [(2.5, False), (9.0, True)])
+def test_a_life_is_as_long_as_the_engine_was_up(hours: float, told: bool) -> None:
+    """A cache that fills in the morning hours in which it runs, so that the fast lane suspects it, is no life of eight hours."""
+    world = World("cpu")
+    for _ in range(2):
+        world.state, world.tgids = "up", [each + 10 for each in world.tgids]
+        world.run(hours, lambda second: {"physical": 12 * GB + 400 * MB * second / HOUR + world.noise(1.0)})
+        assert [each.severity for each in world.found()] == ["info"]
+        world.state = "down"
+        for _ in range(int(14 * HOUR)):
+            world.now_s += 1
+            world.analyser.observe(world.view, world.now_s)
+    world.state = "up"
+    _lives(world, _flat, 1, 1)
+    assert _is_told(world) is told
+
+
 @pytest.mark.parametrize(
     ("shape", "hours"),
     [

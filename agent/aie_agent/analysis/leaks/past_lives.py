@@ -111,7 +111,7 @@ class PastLives:
         """Its life ends: is it one that rose? One of less than eight hours says nothing. One that did not rise, and ended before it
         could tell, leaves the newest of those that did: they are not each of its lives any more."""
         self.pass_by(watch, now_s)  # the agent may have been restarted with the engine
-        if watch.begin_s is None or now_s - watch.begin_s < _LEAST_DAYS * self._day_s:
+        if _seen_s(watch) < _LEAST_DAYS * self._day_s:
             return
         rose = [self._as_past(each, watch) for each in watch.found()]
         if rose:
@@ -203,6 +203,12 @@ def _like(newest: PastLife, before: Sequence[Life]) -> list[PastLife]:
             break
         found.append(like)
     return found[::-1]
+
+
+def _seen_s(watch: Watch) -> float:
+    """From the beginning of its life to the end of the newest half hour: after that the engine was down, or nobody looked."""
+    ends_s = [line.time_s(line.bins[-1].number + 1) for line in watch.lines.values() if line.bins]
+    return 0.0 if watch.begin_s is None or not ends_s else max(ends_s) - watch.begin_s
 
 
 def _loaded(bins: Sequence[Bin], standing: Standing) -> int:
