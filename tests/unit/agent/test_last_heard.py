@@ -116,3 +116,20 @@ def test_a_process_that_begins_when_the_others_go_is_no_restart() -> None:
     gone = down(world, world.now_s + 1).engine(engine_down)
     assert gone is not None
     assert gone.summary.endswith("and 8 requests were in it")
+
+
+@pytest.mark.parametrize(("went_again_s", "is_known"), [(0.0, True), (30.0, False)])
+def test_it_is_remembered_when_the_clock_is_set_back(went_again_s: float, is_known: bool) -> None:
+    """To before it went: what it told last is forgotten, and might come again. Not of what went another time."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(engine_down,), subject_causes=())
+    world.serve(30, requests_running=3)
+    went_s = world.now_s + 1
+    gone = down(world, went_s, configured=frozenset({"e"}))
+    for second in range(700):
+        diagnosis.update(gone.view, went_s + second)
+        gone.store.evict(went_s + second)
+    assert not gone.store.scalars("aie_engine_requests_running")
+    after = down(world, went_s + went_again_s, configured=frozenset({"e"}))
+    (found,) = diagnosis.update(after.view, went_s + went_again_s + 4)
+    assert found.summary.endswith("and 3 requests were in it") is is_known
+    assert bool(found.not_visible) is not is_known
