@@ -131,7 +131,7 @@ async def test_a_page_that_takes_too_long_is_read_all_the_same(restarted: bool, 
         health = runner.health
         told = CauseWorld(sources=[SourceHealth(health.name, health.reason, health.down_since_s, health.last_read_s)])
         told.store, told.now_s = world.store, world.now_s
-        shown |= {world.now_s: each for each in found(told)}
+        shown.update((world.now_s, each) for each in found(told))
     assert not world.store.held("scrape:e"), "it has forgotten"
     assert runner.health.last_success_s is None
     assert {each.severity for now_s, each in shown.items() if now_s < fallen_s} == {"warning"}
