@@ -40,3 +40,8 @@ def test_a_power_cap_that_comes_and_goes_holds_at_half_of_the_looks(holds: Calla
         shown += diagnosis.update(world.view, world.now_s)
     assert len(shown) == 195, "five seconds of it are none"
     assert {each.severity for each in shown[10:]} == {severity}
+    limits = {each.evidence[1].text.partition(", 67% ")[2] for each in shown[10:]}
+    assert limits <= {"(limit 75%)", "(limit 75%, 60% while its power limit holds it)"}, (
+        "what is less would be none by its own words"
+    )
+    assert ("(limit 75%)" in limits) is (severity == "warning")
