@@ -10,7 +10,9 @@ and as such explains nothing that is graver, unless the clock of a busy GPU is b
 and goes with each batch (`_is_capped`). Where the clock is not known, neither is what it costs.
 
 False alarms: none by hardware or brake, since the driver says them; they may cost nothing where little is asked of the GPU. None by
-heat that costs less than that; more may be lost on work that does not need the clock (decoding of few requests). The power cap is
+heat that costs less than that, but for a minute where heat began less than half a minute before the power limit held the clock, and
+now and then where that holds it at about half of the looks (of looks by chance, at 0.55 a third of the time, at 0.6 a twentieth,
+from 0.7 on none); more may be lost on work that does not need the clock (decoding of few requests). The power cap is
 told of a GPU whose work (prefill, large batches) draws more than its board allows by so much that the clock falls below
 `CAPPED_SHARE` of the highest: that is what the board is made for, and why it is information.
 """
@@ -38,9 +40,9 @@ BUSY_RATIO: Final = 0.5
 MEAN_S: Final = 10.0
 """The clock by which heat is judged is the mean of so long: it goes up and down from second to second."""
 CAP_SHARE: Final = 0.5
-CAP_S: Final = 60.0
+CAP_S: Final = 240.0
 """At so many of the looks the power limit must hold the clock as well: of the last `MEAN_S`, or of all since heat does, for so long
-at most. Within seconds it may be fewer by chance; within a minute, because it has just begun."""
+at most (the store remembers little more). Within seconds it may be fewer by chance; within minutes, because it has just begun."""
 
 _WARM_LIMITS: Final = (f"limit {WARM_SHARE:.0%}", f"limit {WARM_SHARE:.0%}, {CAPPED_SHARE:.0%} while its power limit holds it")
 """Without and with a power cap. A finding keeps its severity for a while: what it was held against may be the first then."""
