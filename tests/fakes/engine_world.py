@@ -62,6 +62,8 @@ class EngineWorld(CauseWorld):
 
 def down(world: EngineWorld, since_s: float, **more: Any) -> EngineWorld:
     """The same world, in which the engine went down."""
-    after: EngineWorld = EngineWorld(state="down", down_since_s=lambda _: since_s, last_heard=lambda engine: after.heard(engine), **more)
+    after: EngineWorld = EngineWorld(
+        state="down", down_since_s=lambda _: since_s, last_heard=lambda engine: after.heard(engine), **more
+    )
     after.store, after.now_s = world.store, world.now_s
     return after
