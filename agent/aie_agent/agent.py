@@ -297,7 +297,7 @@ class Agent:
             locks=self._locks,
             gpus=functools.cache(lambda: self._gpus.rows(now_s, for_people=False)),
             drivers=self._drivers,
-            sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_success_s) for each in self._runners.health],
+            sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_read_s) for each in self._runners.health],
             events=self._events.newest(without=is_finding),
             values=self._values.since,
             down_since_s=self._engines.down_since_s,

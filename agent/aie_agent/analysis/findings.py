@@ -29,13 +29,13 @@ class ProcessState(NamedTuple):
 
 
 class SourceHealth(NamedTuple):
-    """What causes need of a source of the agent: `reason` is why it is down, None while it works; `last_success_s` is None while it
-    has never worked."""
+    """What causes need of a source of the agent: `reason` is why it is down, None while it works; `last_read_s` is when
+    it last delivered something, also at a look that failed all the same (a page that takes too long); None while it never has."""
 
     name: str
     reason: str | None
     down_since_s: float | None
-    last_success_s: float | None = None
+    last_read_s: float | None = None
 
 
 class Limits(NamedTuple):
