@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-WINDOW_S: Final = 10.0
-"""Over so long the agent looks at CPUs, about."""
-TELLS_ON_S: Final = 12.0
-"""And for so long it tells of what was."""
+WINDOW_S: Final = 5.0
+"""Shorter than the eight or ten seconds over which the agent looks at CPUs: most of these are enough for it."""
+TELLS_ON_S: Final = 20.0
+"""For so long after it the agent may tell of what was: it goes on until half as much is left, and lingers for ten seconds; and
+either look may be a second old."""
 EVERY_S: Final = 1.0
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
