@@ -30,6 +30,8 @@ TIME_SCALE: Final = 240
 """How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
 longer than the second between two readings of memory."""
 
+SILENT_S: Final = 15.0
+"""An agent that has not answered for so long is silent. On a busy host it, or the lab that asks, may get no CPU for seconds."""
 GIB: Final = 1 << 30
 _HTTP: Final = urllib3.PoolManager(retries=False, timeout=5)
 _INSIDE: Final = Path(__file__).with_name("inside")
@@ -204,11 +206,12 @@ class World:
         return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
 
     def findings(self) -> tuple[api.Finding, ...]:
-        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it does not
-        answer."""
-        body = self._get("findings")
-        if body is None:
-            raise SilentError(f"{SILENT}:\n{self.agent.text()[-2000:]}")
+        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it has
+        ended, or does not answer however often it is asked for `SILENT_S`."""
+        try:
+            body = until(lambda: self._get("findings"), SILENT, self.agent, SILENT_S)
+        except LabError as error:
+            raise SilentError(str(error)) from None
         found = msgspec.json.decode(body, type=api.Findings).findings
         return tuple(_of_engine(each) for each in found if counts(each, self.sources, self.lacks))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from aie_agent.sources.bpf.build import NoProbes
 from aie_telemetry.api import Evidence, Finding, Findings, Severity, Source
 from tests.faultlab.faults import PLAIN
+from tests.faultlab.programs import Program, SilentError, until
 from tests.faultlab.subjects import ENGINE_NAME, lacking
 from tests.faultlab.world import World
 
+AGENT_PROCESS = "import time\nprint('its last line', flush=True)\ntime.sleep(600)"
 NO_PRIVILEGE = "privilege: not held by user 1000"
 
 
@@ -25,14 +28,21 @@ def finding(cause: str, subject: str = "engine", severity: Severity = "warning",
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[tuple[World, list[Finding]]]:
-    """One in which nothing runs, whose agent says what is in the list."""
+def refused() -> list[str]:
+    """How often the agent refuses to say anything before it does: it takes one of these each time."""
+    return []
+
+
+@pytest.fixture
+def world(tmp_path: Path, refused: list[str]) -> Iterator[tuple[World, list[Finding]]]:
+    """One in which only a process runs for an agent, which says what is in the list."""
     said: list[Finding] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = msgspec.json.encode(Findings(version=1, time_s=0.0, findings=tuple(said)))
-            self.send_response(200)
+            self.send_response(503 if refused else 200)
+            del refused[:1]
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -45,8 +55,10 @@ def world(tmp_path: Path) -> Iterator[tuple[World, list[Finding]]]:
         thread.start()
         made = World(PLAIN, tmp_path, load=1.0)
         made.agent_url = f"http://127.0.0.1:{server.server_port}"
+        made.agent = Program(Path(sys.executable).name, ["-c", AGENT_PROCESS], tmp_path / "agent.log", {})
         with made.clients:
             yield made, said
+        made.agent.stop()
         server.shutdown()
         thread.join()
 
@@ -89,3 +101,32 @@ def test_what_explains_a_finding_is_named_as_its_subject_is(world: tuple[World, 
     said.append(msgspec.structs.replace(finding("x", ENGINE_NAME), explained_by="y", explained_by_subject=ENGINE_NAME))
     (found,) = lab_world.findings()
     assert (found.subject, found.explained_by_subject) == ("engine", "engine")
+
+
+def test_an_agent_that_does_not_answer_at_once_is_asked_again(world: tuple[World, list[Finding]], refused: list[str]) -> None:
+    lab_world, said = world
+    said.append(finding("cpu_steal", "host"))
+    refused += ["busy", "busy"]
+    assert [each.cause for each in lab_world.findings()] == ["cpu_steal"]
+    assert refused == []
+
+
+def test_an_agent_that_goes_on_not_answering_is_silent(
+    world: tuple[World, list[Finding]], refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab_world, _ = world
+    until(lambda: lab_world.agent.text(), "its process prints nothing")
+    monkeypatch.setattr("tests.faultlab.world.SILENT_S", 0.3)
+    refused += ["hung"] * 1000
+    with pytest.raises(SilentError, match="the agent does not answer, in 0 s:\nits last line"):
+        lab_world.findings()
+
+
+def test_an_agent_that_ended_is_silent_at_once(world: tuple[World, list[Finding]], refused: list[str]) -> None:
+    lab_world, _ = world
+    lab_world.agent.process.kill()
+    lab_world.agent.process.wait()
+    refused += ["gone"] * 1000
+    with pytest.raises(SilentError, match="ended with -9"):
+        lab_world.findings()
+    assert len(refused) == 999
