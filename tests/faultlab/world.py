@@ -87,6 +87,7 @@ class World:
 
     def _start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._stack.enter_context(self.host)
         if self.setup.gpus:
             self.gpus = self._stack.enter_context(simulate.Controller.create(self._directory / "gpus", self.setup.gpus, "H100"))
         self._stack.callback(lambda: self.engine.stop())

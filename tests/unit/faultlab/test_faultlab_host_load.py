@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +18,7 @@ from aie_agent.analysis.host_causes import cpu
 from aie_agent.analysis.sustained import rising
 from aie_agent.series import Series
 from aie_telemetry.catalogue import Kind
+from tests.faultlab import host_load
 from tests.faultlab.host_load import HostLoad, Load, Sample, Used, between, family_ticks, lately, read
 from tests.faultlab.judge import BUSY_CPUS, STARVED, STEAL, Key, ambient
 
@@ -135,3 +138,27 @@ def test_the_host_is_looked_at_once_a_second_at_most() -> None:
     taken = [Sample(began_s + 60.0, 100 * HZ, 0, 0, 100 * HZ)]
     assert host.lately().others_cpus == pytest.approx(0.0)
     assert host.lately().others_cpus == pytest.approx(0.0), "there is no other to take"
+
+
+@pytest.mark.parametrize(
+    ("others", "stolen", "told", "after_a_gap"),
+    [(0.5, 0.3, Load(0.8, 0.15), Load(0.2, 0.0375)), (0.0, 0.0, Load(0.0, 0.0), Load(0.0, 0.0))],
+)
+def test_the_host_is_looked_at_while_nobody_asks(
+    others: float, stolen: float, told: Load, after_a_gap: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For forty seconds; in the last ten of them others take so much."""
+    taken = samples((30.0, 0.0, 1.0, 0.0), (10.0, others, 1.0, stolen))
+    left, are_taken = deque(taken), threading.Event()
+
+    def take() -> Sample:
+        if len(left) == 1:
+            are_taken.set()
+        return left.popleft() if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(host_load, "EVERY_S", 0.001)
+    with HostLoad(take) as host:
+        assert are_taken.wait(30.0), "it looks by itself"
+    assert not any(each.name == "host load" for each in threading.enumerate())
+    assert host.lately() == pytest.approx(told)
+    assert lately([taken[0], taken[-1]]) == pytest.approx(after_a_gap), "what one look after all of it would say"

@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from aie_agent.sources.bpf.build import NoProbes
 from aie_telemetry.api import Evidence, Finding, Findings, Severity, Source
 from tests.faultlab.faults import PLAIN
-from tests.faultlab.programs import Program, SilentError, until
+from tests.faultlab.programs import LabError, Program, SilentError, until
 from tests.faultlab.subjects import ENGINE_NAME, lacking
 from tests.faultlab.world import World
 
@@ -130,3 +132,19 @@ def test_an_agent_that_ended_is_silent_at_once(world: tuple[World, list[Finding]
     with pytest.raises(SilentError, match="ended with -9"):
         lab_world.findings()
     assert len(refused) == 999
+
+
+def test_the_host_is_looked_at_from_before_the_engine_starts_until_all_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks() -> bool:
+        return any(each.name == "host load" for each in threading.enumerate())
+
+    def refuse(self: World, *_: str) -> None:
+        self.engine = cast(Program, SimpleNamespace(stop=lambda: None))
+        raise LabError(f"looks: {looks()}")
+
+    monkeypatch.setattr(World, "start_engine", refuse)
+    with pytest.raises(LabError, match="looks: True"), World(PLAIN, tmp_path / "world"):
+        pass
+    assert not looks()
