@@ -23,7 +23,7 @@ from tests.faultlab.clients import SHARE, Body, Clients, short_chat
 from tests.faultlab.host_load import HostLoad
 from tests.faultlab.judge import ENGINE, SILENT
 from tests.faultlab.programs import LabError, Program, SilentError, free_port, until
-from tests.faultlab.subjects import ENGINE_NAME, counts, lacking
+from tests.faultlab.subjects import ENGINE_NAME, counts, lacking, still_lacking
 
 MODEL: Final = "smollm2"
 TIME_SCALE: Final = 240
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, setup: Setup, directory: Path, load: float | None = None) -> None:
         """`load` in requests a second: None measures what the engine takes, and sends a share of that. `host` is what others take
-        meanwhile, `sources` are the agent's, `lacks` is what the host does not let the first agent see, and why."""
+        meanwhile, `sources` are the agent's, `lacks` is what the host does not let any agent see, and why."""
         self.setup = setup
         self.load = load or 0.0
         self.agents = 0
@@ -202,13 +202,19 @@ class World:
     # -- what is seen ------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> api.Snapshot | None:
-        """The agent's snapshot, once it has one."""
+        """The agent's snapshot, once it has one. What works in it is lacking no more, whatever comes of it later."""
         body = self._get("snapshot")
-        return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
+        if body is None:
+            return None
+        snapshot = msgspec.json.decode(body, type=api.Snapshot)
+        self.lacks = still_lacking(self.lacks, snapshot)
+        return snapshot
 
     def findings(self) -> tuple[api.Finding, ...]:
         """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it has
         ended, or does not answer however often it is asked for `SILENT_S`."""
+        if self.lacks:
+            self.snapshot()
         try:
             body = until(lambda: self._get("findings"), SILENT, self.agent, SILENT_S)
         except LabError as error:

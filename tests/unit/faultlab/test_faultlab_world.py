@@ -12,9 +12,10 @@ from typing import cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from aie_agent.sources.bpf.build import NoProbes
-from aie_telemetry.api import Evidence, Finding, Findings, Severity, Source
+from aie_telemetry.api import Agent, Evidence, Finding, Findings, Host, Severity, Snapshot, Source
 from tests.faultlab.faults import PLAIN
 from tests.faultlab.programs import LabError, Program, SilentError, until
 from tests.faultlab.subjects import ENGINE_NAME, lacking
@@ -22,6 +23,13 @@ from tests.faultlab.world import World
 
 AGENT_PROCESS = "import time\nprint('its last line', flush=True)\ntime.sleep(600)"
 NO_PRIVILEGE = "privilege: not held by user 1000"
+NOTHING = Snapshot(
+    version=1,
+    time_s=0.0,
+    window_s=60.0,
+    agent=Agent(version="1", uptime_s=1.0, series=1, series_limit=10),
+    host=Host(hostname="h", kernel="k"),
+)
 
 
 def finding(cause: str, subject: str = "engine", severity: Severity = "warning", text: str = "3 of 5 (limit 2)") -> Finding:
@@ -36,13 +44,21 @@ def refused() -> list[str]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, refused: list[str]) -> Iterator[tuple[World, list[Finding]]]:
+def sources() -> list[Source]:
+    """Those of the agent."""
+    return []
+
+
+@pytest.fixture
+def world(tmp_path: Path, refused: list[str], sources: list[Source]) -> Iterator[tuple[World, list[Finding]]]:
     """One in which only a process runs for an agent, which says what is in the list."""
     said: list[Finding] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = msgspec.json.encode(Findings(version=1, time_s=0.0, findings=tuple(said)))
+            now = replace(NOTHING, sources=tuple(sources), findings=tuple(said))
+            findings = Findings(version=1, time_s=0.0, findings=tuple(said))
+            body = msgspec.json.encode(now if self.path.endswith("/snapshot") else findings)
             self.send_response(503 if refused else 200)
             del refused[:1]
             self.send_header("Content-Length", str(len(body)))
@@ -98,9 +114,41 @@ def test_a_source_is_lacking_that_never_worked_and_not_one_that_died() -> None:
     assert lacking([up, source("bpf", "down", refused)], ()) == {"bpf": refused, "probes": refused}
 
 
+def test_what_works_after_its_first_attempt_failed_is_lacking_no_more(
+    world: tuple[World, list[Finding]], sources: list[Source]
+) -> None:
+    lab_world, said = world
+    lab_world.sources = frozenset({"bpf", "nvml"})
+    never = [source("bpf", "down", "the BPF child ended"), source("nvml", "down", "no driver")]
+    sources += never
+    lab_world.lacks = lacking(sources, ())
+    blind = [finding("agent_blind", subject) for subject in ("bpf", "probes", "nvml")]
+    said += blind
+    assert lab_world.findings() == ()
+    sources[0] = source("bpf", "up", None, 0.5)
+    assert lab_world.findings() == (), "it is told of what was"
+    said[:] = [blind[2]]
+    assert lab_world.findings() == ()
+    assert set(lab_world.lacks) == {"nvml"}
+    sources[0] = source("bpf", "down", "the BPF child ended", 9.0)
+    said[:] = blind
+    assert [each.subject for each in lab_world.findings()] == ["bpf", "probes"]
+
+
+def test_what_never_works_goes_on_lacking(world: tuple[World, list[Finding]], sources: list[Source]) -> None:
+    lab_world, said = world
+    lab_world.sources = frozenset({"bpf"})
+    sources.append(source("bpf", "down", NO_PRIVILEGE))
+    lab_world.lacks = lacking(sources, ())
+    for told in ([], [finding("agent_blind", "bpf"), finding("agent_blind", "probes")], []):
+        said[:] = told
+        assert lab_world.findings() == ()
+        assert set(lab_world.lacks) == {"bpf", "probes"}
+
+
 def test_what_explains_a_finding_is_named_as_its_subject_is(world: tuple[World, list[Finding]]) -> None:
     lab_world, said = world
-    said.append(msgspec.structs.replace(finding("x", ENGINE_NAME), explained_by="y", explained_by_subject=ENGINE_NAME))
+    said.append(replace(finding("x", ENGINE_NAME), explained_by="y", explained_by_subject=ENGINE_NAME))
     (found,) = lab_world.findings()
     assert (found.subject, found.explained_by_subject) == ("engine", "engine")
 
