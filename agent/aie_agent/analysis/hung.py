@@ -143,7 +143,9 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float, limit_s: flo
     if _is_paused(progress, start_s) or (progress is not None and (progress.beat_s or 0.0) > start_s):
         return None
     signs = list(_signs(view, engine))
-    if any(_moved(series, start_s) for series in signs) or not _shows_steps(view, engine, progress):
+    if any(_moved(series, start_s) for series in signs):
+        return None
+    if not (_is_found_already(view, engine) or _shows_steps(view, engine, progress)):
         return None
     beat_s = progress.beat_s if progress is not None else None
     moves = [last for last in (*map(_last_move_s, signs), beat_s) if last is not None]
@@ -193,6 +195,12 @@ def _shows_steps(view: View, engine: str, progress: Progress | None) -> bool:
         return True
     of_hooks = (series for name in SIGNS for series in _all(view, engine, name) if series.source == "statsd")
     return any(True for _ in of_hooks) or _was_seen_moving(view, engine)
+
+
+def _is_found_already(view: View, engine: str) -> bool:
+    """Whether it was found that nothing moves: then signs were seen moving before, which are forgotten while the hang goes on."""
+    held = view.held(CAUSE, engine)
+    return held is not None and any(each.metric == TOKENS for each in held.evidence)
 
 
 def _was_seen_moving(view: View, engine: str) -> bool:

@@ -33,6 +33,7 @@ class World:
         self.store = store or Store(max_series=5000, retention_s=300.0)
         self.progress: Progress | None = None
         self.silent_s: float | None = None
+        self.held: Finding | None = None
         self.processes: list[ProcessState] = []
         self._reader, self._watch = PageReader("e"), PageWatch()
         self.view = View(
@@ -43,6 +44,7 @@ class World:
             unanswered_since_s=lambda _: self.silent_s,
             progress=lambda _: self.progress,
             limits=Limits(limit_s),
+            held=lambda cause, subject: self.held,
         )
 
     def read(self, second: float, page: str) -> Finding | None:
@@ -51,7 +53,8 @@ class World:
         assert read.problem is None
         self.progress = self._watch.update(now_s, read.signs)
         self.store.apply(Batch("scrape:e", now_s, read.reading.points, read.reading.histograms))
-        return engine_hung(self.view, "e", now_s)
+        self.held = engine_hung(self.view, "e", now_s)
+        return self.held
 
     def run(self, page: Callable[[int], str], seconds: Iterable[int]) -> list[Finding | None]:
         return [self.read(second, page(second)) for second in seconds]
@@ -206,6 +209,24 @@ class TestSglang:
         found = world.run(page, range(270))
         assert not any(found[:264])
         assert (found[-1] is not None) == is_found
+
+    def test_a_hang_goes_on_when_the_moves_before_it_are_forgotten(self) -> None:
+        world = World()
+        page = lambda second: sglang((2, 0, 0.001 * (min(second, 200) // 2)), ended=min(second, 200) // 100)  # noqa: E731
+        found = world.run(page, range(900))
+        assert not any(found[:265])
+        assert all(found[265:])
+
+    def test_a_page_that_was_silent_and_is_read_again_is_no_sign_that_nothing_moves(self) -> None:
+        """What was found was the silence: of signs that move while requests run nothing is known."""
+        world = World()
+        page = lambda second: sglang((1, 0, 0.1), ended=0)  # noqa: E731
+        world.run(page, range(100))
+        world.silent_s = BEGIN_S + 100
+        silent = engine_hung(world.view, "e", BEGIN_S + 140)
+        assert silent is not None
+        world.silent_s, world.held = None, silent
+        assert not any(world.run(page, range(140, 300)))
 
     def test_too_few_moves_to_say_how_they_come(self) -> None:
         page = lambda second: sglang((1, 0, 0.001 * (min(second, 12) // 4)))  # noqa: E731
