@@ -18,6 +18,7 @@ from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.findings import Limits, ProcessState, SourceHealth, Stacks, View, as_batch
 from aie_agent.analysis.history import FindingHistory, is_current, is_finding
 from aie_agent.analysis.hung import CAUSE as HUNG
+from aie_agent.analysis.hung import looks_back_s
 from aie_agent.analysis.leaks.told import LEAK
 from aie_agent.analysis.lock_contention import LOCK_CONTENTION, contended
 from aie_agent.analysis.memory import unaccounted
@@ -98,7 +99,7 @@ class Agent:
             self._engines.configure(engine.name, home_of(engine))
         self._store = Store(
             max_series=config.store.max_series,
-            retention_s=config.store.retention,
+            retention_s=max(config.store.retention, looks_back_s(config.findings.hung_after)),
             canonical=self._engines.canonical,
             configured=[engine.name for engine in config.engines],
         )
@@ -296,7 +297,7 @@ class Agent:
             locks=self._locks,
             gpus=functools.cache(lambda: self._gpus.rows(now_s, for_people=False)),
             drivers=self._drivers,
-            sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_success_s) for each in self._runners.health],
+            sources=[SourceHealth(each.name, each.reason, each.down_since_s, each.last_read_s) for each in self._runners.health],
             events=self._events.newest(without=is_finding),
             values=self._values.since,
             down_since_s=self._engines.down_since_s,

@@ -22,7 +22,6 @@ from aie_agent.config_values import (
     StateFilePath,
     Upstream,
 )
-from aie_agent.progress import STALE
 from aie_agent.state import default_path
 from aie_ebpf.probes import SETS
 from aie_telemetry.endpoints import AGENT_HTTP_PORT, STATSD_UDP_PORT, statsd_socket
@@ -30,8 +29,6 @@ from aie_telemetry.names import is_engine_name
 
 PROBE_SETS = tuple(each.name for each in SETS)
 """Names of sets of probes."""
-_STALE_S = max(stale.for_s for stale in STALE.values())
-"""A page may show requests for so long after they ended. An engine hangs after that and `hung_after`: it has to be remembered."""
 
 
 class ConfigError(Exception):
@@ -279,9 +276,9 @@ def _check_values(config: Config, origin: str) -> None:
         (not 0.1 <= sources.scrape_timeout <= 60, "sources.scrape_timeout", 'accepted: "100ms" to "60s"'),
         (not 1 <= config.discovery.period <= 3600, "discovery.period", 'accepted: "1s" to "1h"'),
         (
-            not max(2.0, 2 * sources.scrape_period) <= hung_after <= store.retention - _STALE_S,
+            not max(2.0, 2 * sources.scrape_period) <= hung_after <= store.retention,
             "findings.hung_after",
-            f'accepted: at least "2s" and twice sources.scrape_period, at most store.retention less {_STALE_S:g} s',
+            'accepted: at least "2s" and twice sources.scrape_period, at most store.retention',
         ),
         (not 1 <= leaks.time_scale <= 10_000, "leaks.time_scale", "accepted: 1 to 10000"),
         (not 60 <= leaks.warm_up <= 86_400, "leaks.warm_up", 'accepted: "1m" to "24h"'),

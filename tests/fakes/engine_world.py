@@ -8,6 +8,8 @@ from typing import Any
 
 from fakes.cause_world import BEGIN_S, CauseWorld, Rate
 
+from aie_agent.analysis.engine_causes.last_heard import LastHeard
+from aie_agent.analysis.findings import Heard
 from aie_agent.samples import Batch, HistogramPoint
 from aie_telemetry.catalogue import CATALOGUE
 
@@ -51,9 +53,17 @@ class EngineWorld(CauseWorld):
         total = sum(value * count for value, count in now.items()) + (known.total if known is not None else 0.0)
         return HistogramPoint(metric.name, tags, metric.buckets, tuple(counts), total)  # type: ignore[arg-type]
 
+    def heard(self, engine: str) -> Heard | None:
+        """What a diagnosis that looks for the first time has heard of an engine that is down."""
+        looks = LastHeard()
+        looks.observe(self.view, self.now_s)
+        return looks.of(engine)
+
 
 def down(world: EngineWorld, since_s: float, **more: Any) -> EngineWorld:
     """The same world, in which the engine went down."""
-    after = EngineWorld(state="down", down_since_s=lambda _: since_s, **more)
+    after: EngineWorld = EngineWorld(
+        state="down", down_since_s=lambda _: since_s, last_heard=lambda engine: after.heard(engine), **more
+    )
     after.store, after.now_s = world.store, world.now_s
     return after

@@ -7,16 +7,18 @@ starts. Others are the rest of this host, and whoever the hypervisor gives its C
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-WINDOW_S: Final = 10.0
-"""Over so long the agent looks at CPUs, about."""
-TELLS_ON_S: Final = 12.0
-"""And for so long it tells of what was."""
+WINDOW_S: Final = 5.0
+"""Shorter than the eight or ten seconds over which the agent looks at CPUs: most of these are enough for it."""
+TELLS_ON_S: Final = 20.0
+"""For so long after it the agent may tell of what was: it goes on until half as much is left, and lingers for ten seconds; and
+either look may be a second old."""
 EVERY_S: Final = 1.0
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -105,19 +107,36 @@ def lately(samples: Sequence[Sample]) -> Load:
 
 
 class HostLoad:
-    """Looks once a second at most, when it is asked. Belongs to one thread; `take` is for tests."""
+    """Looks once a second: by itself while it is a context, so that nothing is spread over a time in which nobody asks; else only
+    when it is asked. `take` is for tests."""
 
     def __init__(self, take: Callable[[], Sample] = lambda: read(os.getpid())) -> None:
         self._take = take
         self._samples = deque([take()])
         self._lately = Load()
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="host load", daemon=True)
+
+    def __enter__(self) -> HostLoad:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        while not self._is_over.wait(EVERY_S):
+            self.lately()
 
     def lately(self) -> Load:
         """What others took lately."""
-        if time.monotonic() - self._samples[-1].at_s >= EVERY_S:
-            self._samples.append(self._take())
-            oldest_s = self._samples[-1].at_s - WINDOW_S - TELLS_ON_S
-            while self._samples[1].at_s <= oldest_s:
-                self._samples.popleft()
-            self._lately = lately(self._samples)
-        return self._lately
+        with self._lock:
+            if time.monotonic() - self._samples[-1].at_s >= EVERY_S:
+                self._samples.append(self._take())
+                oldest_s = self._samples[-1].at_s - WINDOW_S - TELLS_ON_S
+                while self._samples[1].at_s <= oldest_s:
+                    self._samples.popleft()
+                self._lately = lately(self._samples)
+            return self._lately

@@ -134,7 +134,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """One fault. `false_alarms` were found while nothing was wrong, before it; `skipped` says why it was not run. `others_cpus` is
-    the most that everything that is not the lab's took of the host for ten seconds, `ambient` what was found of that: it is true.
+    the most that everything that is not the lab's took of the host for five seconds, `ambient` what was found of that: it is true.
     `sentences` are what the agent said."""
 
     fault: str

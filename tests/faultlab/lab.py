@@ -123,8 +123,9 @@ def looks(world: World, seconds: float) -> Iterator[Look]:
     """What the agent says, for so long, and once at least."""
     began = time.monotonic()
     while True:
+        found = world.findings()
         after_s = time.monotonic() - began
-        yield Look(after_s, world.findings(), world.host.lately())
+        yield Look(after_s, found, world.host.lately())
         if after_s >= seconds:
             return
         time.sleep(LOOK_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from aie_agent.analysis.agent_causes import AGENT, PROBES
@@ -34,3 +34,13 @@ def lacking(sources: Sequence[api.Source], coverage: Iterable[api.Coverage]) -> 
     if not any(each.name == BpfSource.name for each in sources):
         return never | {PROBES: "; ".join(each.reason for each in coverage)}
     return never | ({PROBES: never[BpfSource.name]} if BpfSource.name in never else {})
+
+
+def still_lacking(lacks: Mapping[str, str], snapshot: api.Snapshot) -> dict[str, str]:
+    """Those that do not work in it either: a source whose first attempt failed may work a moment later. Where the agent still says
+    that it is blind there, it tells of what was."""
+    works = {each.name for each in snapshot.sources if each.state == "up"}
+    if BpfSource.name in works:
+        works.add(PROBES)
+    works -= {each.subject for each in snapshot.findings if each.cause == AGENT_BLIND}
+    return {what: why for what, why in lacks.items() if what not in works}

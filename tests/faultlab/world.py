@@ -23,13 +23,15 @@ from tests.faultlab.clients import SHARE, Body, Clients, short_chat
 from tests.faultlab.host_load import HostLoad
 from tests.faultlab.judge import ENGINE, SILENT
 from tests.faultlab.programs import LabError, Program, SilentError, free_port, until
-from tests.faultlab.subjects import ENGINE_NAME, counts, lacking
+from tests.faultlab.subjects import ENGINE_NAME, counts, lacking, still_lacking
 
 MODEL: Final = "smollm2"
 TIME_SCALE: Final = 240
 """How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
 longer than the second between two readings of memory."""
 
+SILENT_S: Final = 15.0
+"""An agent that has not answered for so long is silent. On a busy host it, or the lab that asks, may get no CPU for seconds."""
 GIB: Final = 1 << 30
 _HTTP: Final = urllib3.PoolManager(retries=False, timeout=5)
 _INSIDE: Final = Path(__file__).with_name("inside")
@@ -54,7 +56,7 @@ class World:
 
     def __init__(self, setup: Setup, directory: Path, load: float | None = None) -> None:
         """`load` in requests a second: None measures what the engine takes, and sends a share of that. `host` is what others take
-        meanwhile, `sources` are the agent's, `lacks` is what the host does not let the first agent see, and why."""
+        meanwhile, `sources` are the agent's, `lacks` is what the host does not let any agent see, and why."""
         self.setup = setup
         self.load = load or 0.0
         self.agents = 0
@@ -85,6 +87,7 @@ class World:
 
     def _start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._stack.enter_context(self.host)
         if self.setup.gpus:
             self.gpus = self._stack.enter_context(simulate.Controller.create(self._directory / "gpus", self.setup.gpus, "H100"))
         self._stack.callback(lambda: self.engine.stop())
@@ -199,16 +202,23 @@ class World:
     # -- what is seen ------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> api.Snapshot | None:
-        """The agent's snapshot, once it has one."""
+        """The agent's snapshot, once it has one. What works in it is lacking no more, whatever comes of it later."""
         body = self._get("snapshot")
-        return None if body is None else msgspec.json.decode(body, type=api.Snapshot)
+        if body is None:
+            return None
+        snapshot = msgspec.json.decode(body, type=api.Snapshot)
+        self.lacks = still_lacking(self.lacks, snapshot)
+        return snapshot
 
     def findings(self) -> tuple[api.Finding, ...]:
-        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it does not
-        answer."""
-        body = self._get("findings")
-        if body is None:
-            raise SilentError(f"{SILENT}:\n{self.agent.text()[-2000:]}")
+        """What the agent says is wrong now with what is ours, of our engine as `judge.ENGINE`. Raises SilentError when it has
+        ended, or does not answer however often it is asked for `SILENT_S`."""
+        if self.lacks:
+            self.snapshot()
+        try:
+            body = until(lambda: self._get("findings"), SILENT, self.agent, SILENT_S)
+        except LabError as error:
+            raise SilentError(str(error)) from None
         found = msgspec.json.decode(body, type=api.Findings).findings
         return tuple(_of_engine(each) for each in found if counts(each, self.sources, self.lacks))
 

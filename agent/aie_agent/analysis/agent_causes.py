@@ -69,13 +69,6 @@ def _is_expected(source: SourceHealth, view: View) -> bool:
     return source.name.startswith(_PAGE) and view.state(source.name.removeprefix(_PAGE)) == "down"
 
 
-def _last_read_s(source: SourceHealth, view: View) -> float | None:
-    """When a page was last read, also at a look that failed for taking too long; None where it never was."""
-    held = view.store.everything() if view.store.held(source.name) else ()
-    told = [series.last_time_s for series in held if series.source == source.name]
-    return max(told if source.last_success_s is None else [source.last_success_s, *told], default=None)
-
-
 def _loads_for_s(source: SourceHealth, since_s: float, view: View, now_s: float) -> float | None:
     """For how long an engine has had time to load whose page was last read of processes that are gone, or never; None of any other
     source, of one that was silent for too long by then, whatever its newest process had time for, and of one whose page was never
@@ -84,7 +77,7 @@ def _loads_for_s(source: SourceHealth, since_s: float, view: View, now_s: float)
     silent_s = now_s - max(since_s, view.back_since_s(engine) or 0.0)
     if engine == source.name or silent_s >= LOADS_S:
         return None
-    started_s, read_s = view.store.current(STARTED, now_s, engine=engine), _last_read_s(source, view)
+    started_s, read_s = view.store.current(STARTED, now_s, engine=engine), source.last_read_s
     if started_s is None:
         return silent_s if read_s is None else None
     serves = read_s is not None and started_s + _ROUNDED_S <= read_s
@@ -103,18 +96,18 @@ def _of_source(source: SourceHealth, reason: str, since_s: float, view: View, no
         severity="warning" if loads_s is None else "info",
         since_s=since_s,
         summary=f"{what}: {reason}",
-        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(source, loads_s, view)),
+        evidence=(Evidence(text=text, metric="aie_agent_source_up"), *_of_start(source, loads_s)),
         advice=_CHECK if loads_s is None else f"{_LOADING} {_CHECK}",
         runbook=_RUNBOOK,
     )
 
 
-def _of_start(source: SourceHealth, loads_s: float | None, view: View) -> Iterator[Evidence]:
+def _of_start(source: SourceHealth, loads_s: float | None) -> Iterator[Evidence]:
     if loads_s is None:
         return
     began = (
         ("it was never read", "aie_agent_source_up")
-        if _last_read_s(source, view) is None
+        if source.last_read_s is None
         else (f"its processes started {in_words(loads_s)} ago, after it was last read", STARTED)
     )
     yield Evidence(text=f"{began[0]}: it may load (limit {in_words(LOADS_S)})", metric=began[1])

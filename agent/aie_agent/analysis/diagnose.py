@@ -82,7 +82,7 @@ class Diagnosis:
         return msgspec.structs.replace(finding, changes=changes, runbook=page)
 
     def _found(self, view: View, now_s: float) -> list[Finding]:
-        view = replace(view, held_since_s=self._steady.since_s, last_heard=self._last_heard.of)
+        view = replace(view, held_since_s=self._steady.since_s, held=self._steady.shown, last_heard=self._last_heard.of)
         of_engines = [found for engine in view.engines for cause in self._engine_causes if (found := cause(view, engine, now_s))]
         of_others = [finding for cause in self._subject_causes for finding in cause(view, now_s)]
         of_analysers = [finding for analyser in self._analysers for finding in analyser.findings(now_s)]

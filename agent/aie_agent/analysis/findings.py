@@ -29,13 +29,13 @@ class ProcessState(NamedTuple):
 
 
 class SourceHealth(NamedTuple):
-    """What causes need of a source of the agent: `reason` is why it is down, None while it works; `last_success_s` is None while it
-    has never worked."""
+    """What causes need of a source of the agent: `reason` is why it is down, None while it works; `last_read_s` is when
+    it last delivered something, also at a look that failed all the same (a page that takes too long); None while it never has."""
 
     name: str
     reason: str | None
     down_since_s: float | None
-    last_success_s: float | None = None
+    last_read_s: float | None = None
 
 
 class Limits(NamedTuple):
@@ -144,8 +144,8 @@ class View:
     `neighbours` are busy processes of no engine. `asked` is the id of the memory probe that an engine was asked for; `pids` are its
     processes by every pid that they have, out here and in their containers. `held_since_s` is since when a cause is found of a
     subject without having ended, None where it is not: for a cause that ends elsewhere than it begins, later than the store
-    remembers. `last_heard` is what ran in an engine that is down, also when the store has forgotten it; None where nobody remembers
-    it."""
+    remembers; `held` is what was found of it last, which may say what the store has forgotten. `last_heard` is what ran in an
+    engine that is down, also when the store has forgotten it; None where nobody remembers it."""
 
     store: Store
     engines: Sequence[str]
@@ -171,6 +171,7 @@ class View:
     asked: Callable[[str], str | None] = _nobody_asked
     pids: Callable[[str], frozenset[int]] = _no_pids
     held_since_s: Callable[[str, str], float | None] = _not_held
+    held: Callable[[str, str], Finding | None] = _not_held
     last_heard: Callable[[str], Heard | None] = _not_remembered
 
 

@@ -32,7 +32,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import ProcessState, Stacks, View
-from aie_agent.progress import RUNNING, SIGNS, TOKENS, Progress, ReplicaState
+from aie_agent.progress import RUNNING, SIGNS, STALE, TOKENS, Progress, ReplicaState
 from aie_agent.series import HistogramSeries, Series
 from aie_agent.store import AnySeries
 from aie_telemetry.api import Evidence, Finding
@@ -76,6 +76,12 @@ class _Stalled(NamedTuple):
     tokens: float
     limit_s: float
     replicas: tuple[str, ...] = ()
+
+
+def looks_back_s(hung_after_s: float) -> float:
+    """How far back the store has to remember for `engine_hung`: over the limit after what a page may show late, and over the same
+    time before, in which a sign was seen moving."""
+    return 2 * hung_after_s + max(stale.for_s for stale in STALE.values())
 
 
 def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:

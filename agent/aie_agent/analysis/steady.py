@@ -68,8 +68,13 @@ class Steady:
 
     def since_s(self, cause: str, subject: str) -> float | None:
         """Since when a finding that is shown, or lingers, is said to hold, of the subject as a whole; None where there is none."""
+        finding = self.shown(cause, subject)
+        return None if finding is None else finding.since_s
+
+    def shown(self, cause: str, subject: str) -> Finding | None:
+        """The finding itself, as it was last."""
         seen = self._seen.get((cause, subject, ""))
-        return seen.finding.since_s if seen is not None and seen.shown else None
+        return seen.finding if seen is not None and seen.shown else None
 
     def _severity(self, finding: Finding, before: _Seen | None, now_s: float) -> tuple[Severity, float]:
         """The severity to show, and when the cause last had it itself."""

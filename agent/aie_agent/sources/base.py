@@ -51,6 +51,8 @@ class Health:
         self.reason: str | None = None
         self.down_since_s: float | None = None
         self.last_success_s: float | None = None
+        self.last_read_s: float | None = None
+        """When it last delivered something, also at a collection that failed all the same."""
         self.unanswered_since_s: float | None = None
         """When the first began of the collections that ended in a time-out, one after the other until now."""
         self.collections = 0
@@ -132,6 +134,7 @@ class Runner:
     def _hand_over(self, batch: Batch) -> None:
         batch.period_s = self.source.period_s
         self._deliver(batch)
+        self.health.last_read_s = self._clock()
 
     def _failed(self, reason: str) -> None:
         if self.health.reason != reason:

@@ -12,6 +12,7 @@ from aie_agent.analysis.findings import SourceHealth
 from aie_agent.config import BpfSection
 from aie_agent.identity import Engines
 from aie_agent.samples import Batch, Point
+from aie_agent.sources.base import Runner, SourceError
 from aie_agent.sources.bpf.build import NoProbes, build
 from aie_agent.sources.procfs import Procfs
 from aie_ebpf.prerequisites import Prerequisite
@@ -26,9 +27,9 @@ def found(world: CauseWorld) -> list[Finding]:
     return every
 
 
-def source(name: str, down_s: float, last_success_s: float | None = 1.0, **more: Any) -> CauseWorld:
+def source(name: str, down_s: float, last_read_s: float | None = 1.0, **more: Any) -> CauseWorld:
     return CauseWorld(
-        sources=[SourceHealth("host", None, None, 5.0), SourceHealth(name, "no", BEGIN_S - down_s, last_success_s)], **more
+        sources=[SourceHealth("host", None, None, 5.0), SourceHealth(name, "no", BEGIN_S - down_s, last_read_s)], **more
     )
 
 
@@ -99,19 +100,45 @@ def test_one_whose_page_this_agent_never_read_has_loaded_if_it_has_run_for_long(
     assert ("it was never read: it may load" in page.evidence[-1].text) == ("its own log" in page.advice) == (severity == "info")
 
 
-@pytest.mark.parametrize("last_success_s", [None, BEGIN_S - 1000.0])
-@pytest.mark.parametrize(("read_ago_s", "severity"), [(2.0, "warning"), (31.0, "info")])
-def test_a_page_that_takes_too_long_is_read_all_the_same(last_success_s: float | None, read_ago_s: float, severity: str) -> None:
-    """At every second look: an engine of which that is so does not load, and one that was started since may."""
-    world = source("scrape:e", 60.0, last_success_s)
-    running = Point("aie_engine_requests_running", Kind.GAUGE, (("engine", "e"),), 1.0)
-    world.store.apply(Batch("scrape:e", BEGIN_S - read_ago_s, [running]))
-    world.live(1, {"aie_process_start_time_seconds engine=e": BEGIN_S - 30.0})
-    world.now_s = BEGIN_S
-    (page,) = found(world)
-    assert page.severity == severity
-    loads = "its processes started 30 s ago, after it was last read: it may load (limit 30 min)"
-    assert [each.text for each in page.evidence[1:]] == ([loads] if severity == "info" else [])
+class Slow:
+    """A page that takes too long for its period, at every second look, and answers no more from `silent_s` on."""
+
+    name, period_s = "scrape:e", 1.0
+
+    def __init__(self, silent_s: float) -> None:
+        self._silent_s = silent_s
+
+    async def collect(self, now_s: float) -> Batch:
+        running = Point("aie_engine_requests_running", Kind.GAUGE, (("engine", "e"),), 1.0)
+        is_read = now_s < self._silent_s and now_s % 2 == 0
+        raise SourceError("it takes too long", Batch(self.name, now_s, [running]) if is_read else None)
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+@pytest.mark.parametrize(("restarted", "severity"), [(False, "warning"), (True, "info")])
+async def test_a_page_that_takes_too_long_is_read_all_the_same(restarted: bool, severity: str) -> None:
+    """Also when the store has forgotten that: an engine that was read has loaded, and one that was started since may load."""
+    world, fallen_s = CauseWorld(), BEGIN_S + 120
+    runner = Runner(Slow(fallen_s), world.store.apply, clock=lambda: world.now_s)
+    shown: dict[float, Finding] = {}
+    while world.now_s < BEGIN_S + 600:
+        began_s = fallen_s + 5 if restarted and world.now_s > fallen_s + 5 else BEGIN_S - 480
+        world.live(1, {"aie_process_start_time_seconds engine=e": began_s})
+        await runner.collect_once()
+        world.store.evict(world.now_s)
+        health = runner.health
+        told = CauseWorld(sources=[SourceHealth(health.name, health.reason, health.down_since_s, health.last_read_s)])
+        told.store, told.now_s = world.store, world.now_s
+        shown.update((world.now_s, each) for each in found(told))
+    assert not world.store.held("scrape:e"), "it has forgotten"
+    assert runner.health.last_success_s is None
+    assert {each.severity for now_s, each in shown.items() if now_s < fallen_s} == {"warning"}
+    assert {each.severity for now_s, each in shown.items() if now_s > fallen_s + 10} == {severity}
+    last = shown[BEGIN_S + 600]
+    loads = "its processes started 8 min ago, after it was last read: it may load (limit 30 min)"
+    assert [each.text for each in last.evidence[1:]] == ([loads] if restarted else [])
 
 
 def test_other_sources_do_not_load() -> None:

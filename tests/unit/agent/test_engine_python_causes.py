@@ -227,3 +227,43 @@ def test_what_a_probe_saw_a_new_process_collect_while_it_loaded_stops_no_request
     assert not found(5, 0, never), "it is idle"
     assert not found(30, 1, never), "its first request"
     assert found(10, 1, lambda second: second in (2, 6)), "what it collects then"
+
+
+def _stopped_again_and_again(pause_s: int, probed_s: int | None) -> list[bool]:
+    """Eight times the collector stops for so long whoever tells what runs, and ten seconds pass in which it does not: whether it is
+    found at the end of these. A probe tells it after so many seconds, or the page does."""
+    world, counts, told = EngineWorld(), [0.0] * (len(PROBED.buckets) + 1), []
+    world.serve(70, observes={"gc_pause_seconds generation=2": {}} if probed_s is None else {}, requests_running=8)
+    for _ in range(8):
+        world.live(pause_s, {})
+        for second in range(10):
+            collected = {"gc_pause_seconds generation=2": {float(pause_s): float(second == 0)}}
+            world.serve(1, observes=collected if probed_s is None else {}, requests_running=8)
+            counts[bisect_left(PROBED.buckets, pause_s)] += second == probed_s
+            point = HistogramPoint(PROBED.name, (("engine", "e"),), PROBED.buckets, tuple(counts), 0.0)
+            world.store.apply(Batch("bpf", world.now_s, histograms=[] if probed_s is None else [point]))
+        told.append(world.engine(python_gc) is not None)
+    return told
+
+
+@pytest.mark.parametrize("probed_s", [None, 0, 1])
+@pytest.mark.parametrize("pause_s", [5, 14, 16, 20, 29])
+def test_a_collector_that_stops_whoever_tells_what_runs_is_no_load(pause_s: int, probed_s: int | None) -> None:
+    assert all(_stopped_again_and_again(pause_s, probed_s)[1:])
+
+
+@pytest.mark.parametrize("load_s", [16, 20, 45, 90])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_a_process_that_loads_again_and_again_and_collects_for_a_part_of_that_is_not_stopped(load_s: int, share: float) -> None:
+    """The null: it restarts after each half minute, and collects for a second at a time while it loads. Only a probe counts on."""
+    world, counts, found = EngineWorld(), [0.0] * (len(PROBED.buckets) + 1), []
+    for _ in range(4):
+        for second in range(load_s + 30):
+            loads = second < load_s
+            world.live(1, {} if loads else {f"{RUNNING} engine=e model=m": 8})
+            counts[bisect_left(PROBED.buckets, 1.0)] += loads and int((second + 1) * share) > int(second * share)
+            point = HistogramPoint(PROBED.name, (("engine", "e"),), PROBED.buckets, tuple(counts), 0.0)
+            world.store.apply(Batch("bpf", world.now_s, histograms=[point]))
+            found.append(not loads and world.engine(python_gc) is not None)
+    assert counts[bisect_left(PROBED.buckets, 1.0)] >= 1
+    assert not any(found)

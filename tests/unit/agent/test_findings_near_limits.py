@@ -9,16 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes.cause_world import BEGIN_S
+from fakes.cause_world import BEGIN_S, Rate
 from fakes.engine_world import EngineWorld
 
 from aie_agent.analysis.causes import STEADINESS
 from aie_agent.analysis.diagnose import Diagnosis
-from aie_agent.analysis.engine_causes.kv_full import OUTLASTS_S, kv_full
+from aie_agent.analysis.engine_causes.kv_full import kv_full
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
 from aie_agent.analysis.engine_causes.outcomes import client_flood, error_rate, requests_rejected
 from aie_agent.analysis.engine_causes.python_gc import python_gc
 from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
+from aie_agent.analysis.engine_causes.readings import RUNNING
 from aie_agent.analysis.findings import EngineCause
 from aie_telemetry.api import Finding
 
@@ -233,21 +234,31 @@ LLAMA_CPP: Life = {"requests_running": 1, "requests_waiting": 6, "kv_usage_ratio
 """Its page tells neither the size of its cache nor how long requests wait."""
 
 
-def test_a_cache_without_room_stays_so_when_it_is_forgotten_that_two_ran() -> None:
+def rising(least: float, most: float, period_s: int) -> Callable[[int], float]:
+    """What a request holds grows as it generates, and is given back when it ends."""
+    return lambda second: least + (most - least) * (second % period_s) / period_s
+
+
+@pytest.mark.parametrize("usage", [0.6, rising(0.55, 0.85, 20), rising(0.5, 0.9, 40), rising(0.55, 0.85, 60)])
+def test_a_cache_without_room_stays_so_when_it_is_forgotten_that_two_ran(usage: Rate) -> None:
     world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(kv_full, queue_saturation), subject_causes=())
     shown(world, diagnosis, 40, "kv_full", **LLAMA_CPP | {"requests_running": 2})
-    told = shown(world, diagnosis, 400, "kv_full", **LLAMA_CPP)
-    assert told[-1] is not None
+    told = shown(world, diagnosis, 800, "kv_full", **LLAMA_CPP | {"kv_usage_ratio": usage})
     assert [each for each in news(told) if each] == ["warning"]
+    last = told[-1]
+    assert last is not None
+    assert [each.text for each in last.evidence if each.metric == RUNNING] == [
+        "2 ran at a time, while this is so or minutes before: it has places for more"
+    ]
 
 
+@pytest.mark.parametrize("usage", [0.6, rising(0.55, 0.85, 20)])
 @pytest.mark.parametrize("full_s", [60, 400])
-def test_an_engine_with_one_place_lacks_memory_only_while_its_cache_is_full(full_s: int) -> None:
+def test_an_engine_with_one_place_lacks_memory_only_while_its_cache_is_full(full_s: int, usage: Rate) -> None:
     world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(kv_full, queue_saturation), subject_causes=())
     assert shown(world, diagnosis, full_s, "kv_full", **LLAMA_CPP | {"kv_usage_ratio": 0.95})[-1] is not None
-    told = shown(world, diagnosis, 100, "kv_full", **LLAMA_CPP)
-    assert not any(told[int(OUTLASTS_S) - 1 :])
-    assert STEADINESS["kv_full"].lingers_s + HELD_S < OUTLASTS_S
+    told = shown(world, diagnosis, 400, "kv_full", **LLAMA_CPP | {"kv_usage_ratio": usage})
+    assert not any(told[int(HELD_S + STEADINESS["kv_full"].lingers_s) :])
 
 
 @pytest.mark.parametrize(("outage_s", "stays_s"), [(20, 60), (30, 120), (180, 120)])

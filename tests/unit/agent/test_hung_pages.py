@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fixtures.pages import render
 
+from aie_agent.agent import Agent
 from aie_agent.analysis.findings import Limits, ProcessState, View
 from aie_agent.analysis.hung import engine_hung
+from aie_agent.config import parse
 from aie_agent.progress import STALE, PageWatch, Progress
 from aie_agent.samples import Batch
 from aie_agent.sources.pages.reader import PageReader
@@ -22,15 +23,14 @@ from aie_telemetry.api import Finding
 PAGES = Path(render.__file__).parent
 BEGIN_S = 1000.0
 LIMIT_S = 30.0
-RETENTION_S = 300.0
 STALE_S = STALE["sglang"].for_s
 
 
 class World:
     """An engine whose page is read once a second, as the agent reads it."""
 
-    def __init__(self) -> None:
-        self.store = Store(max_series=5000, retention_s=RETENTION_S)
+    def __init__(self, store: Store | None = None, limit_s: float = LIMIT_S) -> None:
+        self.store = store or Store(max_series=5000, retention_s=300.0)
         self.progress: Progress | None = None
         self.silent_s: float | None = None
         self.processes: list[ProcessState] = []
@@ -42,7 +42,7 @@ class World:
             processes=lambda _: self.processes,
             unanswered_since_s=lambda _: self.silent_s,
             progress=lambda _: self.progress,
-            limits=Limits(LIMIT_S),
+            limits=Limits(limit_s),
         )
 
     def read(self, second: float, page: str) -> Finding | None:
@@ -223,13 +223,20 @@ class TestSglang:
         assert "for 65 s (limit 65 s)" in finding.evidence[0].text
         assert not any(World().run(lambda second: sglang((1, second, 0.1), (1, second // 20, 0.1), realtime=True), range(100)))
 
-    def test_the_longest_limit_that_is_accepted_is_found_within_what_is_remembered(self) -> None:
-        """What the page shows late is waited for as well (`findings.hung_after` in the configuration)."""
-        world = World()
-        world.view = replace(world.view, limits=Limits(RETENTION_S - STALE_S))
-        found = world.run(lambda second: sglang((1, min(second, 5), 0.1), realtime=True), range(310))
-        assert not any(found[:305])
-        assert all(found[305:])
+    @pytest.mark.parametrize("realtime", [True, False])
+    @pytest.mark.parametrize("sections", [{"findings": {"hung_after": "300s"}}, {"store": {"retention": "60s"}}])
+    def test_what_an_agent_remembers_is_enough(self, sections: dict[str, dict[str, str]], realtime: bool) -> None:
+        """For what the page shows late, and without `realtime_tokens_total` for how its gauges moved before."""
+        off = {"bpf": {"enabled": False}, "gpu": {"enabled": False}, "state": {"file": "off"}}
+        config = parse({**off, **sections}, "test")
+        limit_s = float(config.findings.hung_after)
+        world = World(Agent(config)._store, limit_s)
+        last = 400
+        page = lambda second: sglang((1, min(second, last), 0.001 * (min(second, last) // 2)), realtime=realtime)  # noqa: E731
+        begins = int(last + limit_s + STALE_S)
+        found = world.run(page, range(begins + 10))
+        assert not any(found[:begins])
+        assert all(found[begins:])
 
     def test_replicas_cannot_be_judged_without_their_tokens(self) -> None:
         page = lambda second: sglang((1, 0, 0.001 * second), (1, 0, 0.1))  # noqa: E731

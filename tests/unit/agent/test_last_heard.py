@@ -68,3 +68,68 @@ def test_what_it_told_before_it_went_may_come_a_little_later_and_another_end_is_
     assert shown[3] == [gone_with.format(5)]
     assert shown[39] == [gone_with.format(5)], "what comes long after is not of then"
     assert shown[40] == ["engine e stopped while idle: it has no process left"]
+
+
+def shown_in_a_loop(began_late_s: float) -> list[Finding]:
+    """What is shown last of each crash of an engine that was killed with eight requests, and dies again each minute after 20 s
+    without a page. Its processes say that they began `began_late_s` after it went before."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(engine_down,), subject_causes=())
+    started = "aie_process_start_time_seconds engine=e"
+    world.serve(30, requests_running=8, more={started: world.now_s - 600.0})
+    begin_s, shown = world.now_s, list[Finding]()
+    for crash in range(5):
+        went_s = begin_s + 60.0 * crash + 1
+        gone = down(world, went_s, configured=frozenset({"e"}))
+        for second in range(39):
+            gone.now_s = went_s + second
+            found = diagnosis.update(gone.view, gone.now_s)
+        shown += found
+        world.now_s = went_s + 38
+        world.live(21, {started: went_s + began_late_s})
+        diagnosis.update(world.view, world.now_s)
+        world.store.evict(world.now_s)
+    return shown
+
+
+def test_what_was_lost_at_the_first_crash_is_not_lost_again_at_each() -> None:
+    first, *others = shown_in_a_loop(39.0)
+    assert first.severity == "critical"
+    assert first.summary == "engine e is gone: it has no process left, and 8 requests were in it"
+    assert {(each.severity, each.summary) for each in others} == {("warning", "engine e is gone: it has no process left")}
+    assert {each.not_visible for each in others} == {("whether requests ran in it: it did not say, or too long ago",)}
+
+
+def test_what_its_own_processes_told_is_of_them_however_long_ago() -> None:
+    """They are as old as before: it was not restarted, and its page fell silent."""
+    told = shown_in_a_loop(-1000.0)
+    assert {each.summary for each in told[1:4]} == {
+        "engine e is gone: it has no process left; 8 requests ran in it before: they had ended, or are lost"
+    }
+
+
+def test_a_process_that_begins_when_the_others_go_is_no_restart() -> None:
+    """Whatever writes the core outlives them by a second."""
+    world = EngineWorld()
+    started = "aie_process_start_time_seconds engine=e"
+    world.serve(30, requests_running=8, more={started: world.now_s - 600.0})
+    world.live(1, {started: world.now_s + 1})
+    gone = down(world, world.now_s + 1).engine(engine_down)
+    assert gone is not None
+    assert gone.summary.endswith("and 8 requests were in it")
+
+
+@pytest.mark.parametrize(("went_again_s", "is_known"), [(0.0, True), (30.0, False)])
+def test_it_is_remembered_when_the_clock_is_set_back(went_again_s: float, is_known: bool) -> None:
+    """To before it went: what it told last is forgotten, and might come again. Not of what went another time."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(engine_down,), subject_causes=())
+    world.serve(30, requests_running=3)
+    went_s = world.now_s + 1
+    gone = down(world, went_s, configured=frozenset({"e"}))
+    for second in range(700):
+        diagnosis.update(gone.view, went_s + second)
+        gone.store.evict(went_s + second)
+    assert not gone.store.scalars("aie_engine_requests_running")
+    after = down(world, went_s + went_again_s, configured=frozenset({"e"}))
+    (found,) = diagnosis.update(after.view, went_s + went_again_s + 4)
+    assert found.summary.endswith("and 3 requests were in it") is is_known
+    assert bool(found.not_visible) is not is_known

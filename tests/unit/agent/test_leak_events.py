@@ -105,25 +105,55 @@ def test_a_reading_that_failed_hides_no_other_life(failed_bytes: float) -> None:
         assert verdict.verdict == "leak", verdict.evidence
 
 
-def test_a_reading_of_0_beside_what_was_survived_is_no_other_life() -> None:
+@pytest.mark.parametrize("failed_bytes", [0.0, 2e9])
+def test_a_reading_that_failed_beside_what_was_survived_is_no_other_life(failed_bytes: float) -> None:
     """The exporter fails with the probe: each half of the file alone is shorter than a day."""
-    recorded = _failed(_recorded(_life(46, 20.0, 0.168)), range(1380, 1390), 0.0)
+    recorded = _failed(_recorded(_life(46, 20.0, 0.168)), range(1380, 1390), failed_bytes)
     verdict = _judge(recorded, {1380: "Liveness probe failed: HTTP 503"})
     assert verdict.verdict == "leak", verdict.evidence
     assert not any("restarted" in sentence for sentence in verdict.evidence)
 
 
-def test_readings_that_failed_between_the_looks_hide_no_other_life() -> None:
-    """Of a row in five seconds one in ten seconds is used; one of those that are not is of 2 GB."""
+@pytest.mark.parametrize("event", ["killed", "Liveness probe failed: HTTP 503", "engine_restart"])
+@pytest.mark.parametrize("low_rows", [1, 2, 3])
+def test_a_restart_whose_weights_are_loaded_for_some_rows_is_one(low_rows: int, event: str) -> None:
+    """Null: 2 GB at first, and then from 20 GB on again, which is more than nine tenths of the 21.5 GB before."""
+    recorded = _failed(_recorded(_life(30, 20.0, 0.05), _life(28, 20.0, 0.2)), range(1800, 1800 + 10 * low_rows), 2e9)
+    verdict = _judge(recorded, {1800: event})
+    assert verdict.verdict == "leak", verdict.evidence
+    assert any(sentence.startswith("1 times the engine restarted") for sentence in verdict.evidence), verdict.evidence
+
+
+@pytest.mark.parametrize(("apart_s", "named"), [(5, ""), (5, "lora_load"), (10, "lora_load")])
+def test_readings_that_failed_between_the_looks_hide_no_other_life(apart_s: int, named: str) -> None:
+    """Of a row in five seconds one in ten seconds is used, and one of those that are not is of 2 GB: it may name an adapter."""
     lives = [12 * 3600, 28 * 3600]
+    failed = 3 * 3600 + apart_s
 
     def rows() -> Iterator[Sample]:
         for at_s in range(0, sum(lives), 5):
             size = 26e9 if at_s < lives[0] else 20e9 + 0.2e9 * (at_s - lives[0]) / 3600
-            event = "model_load" if at_s == lives[0] else ""
-            yield Sample(float(at_s), 2e9 if at_s == 3 * 3600 + 5 else size, event=event)
+            event = "model_load" if at_s == lives[0] else named if at_s == failed else ""
+            yield Sample(float(at_s), 2e9 if at_s == failed else size, event=event)
 
     assert judge(rows(), Seen(), LeakSettings()).verdict == "leak"
+
+
+@pytest.mark.parametrize("at_s", [12 * 3600, 12 * 3600 + 5])
+def test_a_load_between_the_looks_is_another_life(at_s: int) -> None:
+    """Null: what falls in the row that names it is seen in the next one that is used."""
+
+    def rows() -> Iterator[Sample]:
+        for now_s in range(0, 40 * 3600, 5):
+            yield Sample(
+                float(now_s),
+                26e9 if now_s < at_s else 20e9 + 0.2e9 * (now_s - at_s) / 3600,
+                event="model_load" if now_s == at_s else "",
+            )
+
+    verdict = judge(rows(), Seen(), LeakSettings())
+    assert verdict.verdict == "leak"
+    assert any(sentence.startswith("1 times the engine restarted") for sentence in verdict.evidence), verdict.evidence
 
 
 @pytest.mark.parametrize("named", [(1790,), (1800,), (1790, 1800)])

@@ -273,11 +273,19 @@ def test_what_stands_still_at_the_end_is_suspect(rate: int, risen_h: int, still_
     assert any("stood still for the last half day" in sentence for sentence in verdict.evidence)
 
 
-@pytest.mark.parametrize("still_h", [0.0, 2.5, 5.0, 7.5])
-def test_a_staircase_stands_still_between_its_steps_and_is_a_leak(still_h: float) -> None:
-    """Null: steps of 8 h, which floors of 8 h alone see; it ends so long after one of them."""
-    verdict = _judged((72 + still_h) / 24, lambda t: 168 * 8 * np.floor(t / 8), step_s=300)
-    assert verdict.verdict == "leak"
+def test_what_stands_still_beneath_an_allocators_waves_is_suspect() -> None:
+    verdict = _judged(74 / 24, lambda t: 168 * np.minimum(t, 60) + 2000 * np.mod(t / 0.75, 1), step_s=120)
+    assert verdict.verdict == "suspect"
+
+
+@pytest.mark.parametrize(
+    ("step_h", "still_h"),
+    [(8, 0.0), (8, 2.5), (8, 5.0), (8, 7.5), (9, 3.5), (10, 2.5), (10, 3.5), (12, 1.5), (12, 3.5), (12, 8.0)],
+)
+def test_a_staircase_stands_still_between_its_steps_and_is_a_leak(step_h: int, still_h: float) -> None:
+    """Null: steps of 8 to 12 h, which floors of 8 h alone see; it ends so long after one of them."""
+    verdict = _judged((80 // step_h * step_h + still_h) / 24, lambda t: 168 * step_h * np.floor(t / step_h))
+    assert verdict.verdict == "leak", verdict.evidence
 
 
 def test_what_is_not_given_back_is_said() -> None:

@@ -134,13 +134,82 @@ def test_time_that_nobody_saw_forgets_nothing() -> None:
 
 
 @pytest.mark.parametrize(("hours", "told"), [(10.0, False), (6.0, True)])
-def test_a_life_that_ends_before_it_could_tell_leaves_one_less(hours: float, told: bool) -> None:
-    """Two are left of three, and one of two: else what is mended and restarted twice a day would be told for ever."""
+def test_a_life_that_ends_before_it_could_tell_leaves_the_newest(hours: float, told: bool) -> None:
+    """Else what is mended and restarted twice a day would be told for days. Where it is not mended, the next tells of two."""
     world = World("cpu")
     _lives(world, _leaks, 3)
     _lives(world, _flat, 1, hours)
-    _lives(world, _flat, 1, hours)
     assert _is_told(world)
+    _lives(world, _flat, 1, 1)
+    assert _is_told(world) is told
+    _lives(world, _leaks, 1)
+    _lives(world, _leaks, 1, 1)
+    assert f"rose in each of {4 if told else 2} lives" in world.only().evidence[0].text
+
+
+def _half_a_day(hour: float) -> float:
+    return 3.0 if 6 <= hour < 18 else 0.0
+
+
+def _leaks_half_a_day(hour: float) -> float:
+    return _leaks(min(max(hour - 6, 0), 12))
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["engine", "engine and agent"])
+@pytest.mark.parametrize(("shape", "told"), [(_flat, False), (_leaks_half_a_day, True)], ids=["mended", "leaks"])
+def test_a_day_of_twelve_hours_that_is_restarted_each_night(shape: Shape, told: bool, restarted: bool) -> None:
+    """It tells in the last hours of a day, so a day that does not rise ends before all of the time that would be asked."""
+    world = World("cpu")
+    _lives(world, _leaks_half_a_day, 4, 24, _half_a_day)
+    for _ in range(2):
+        if restarted:
+            world.restart_agent()
+        _lives(world, shape, 1, 23, _half_a_day)
+    assert bool(world.found()) is told
+    _lives(world, shape, 1, 1, _half_a_day)
+    assert _is_told(world) is told
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["engine", "engine and agent"])
+@pytest.mark.parametrize("load", [2.0, 0.0])
+def test_what_does_not_rise_under_little_load_is_told_for_two_days(load: float, restarted: bool) -> None:
+    """Mended and scaled out, or an engine that tells its load no more; it is a leak again where the next life rises so."""
+    world = World("cpu")
+    _lives(world, _leaks, 2, load=lambda _: 10.0)
+    _lives(world, _flat, 1, 24, lambda _: load)
+    if restarted:
+        world.restart_agent()
+    _lives(world, _flat, 1, 23, lambda _: load)
+    assert _is_told(world)
+    _goes_on(world, _flat, 2, lambda _: load, since=23.0)
+    assert not _is_told(world)
+    _lives(world, _leaks, 1, load=lambda _: 10.0)
+    _lives(world, _leaks, 1, 1, load=lambda _: 10.0)
+    assert "rose in each of 2 lives" in world.only().evidence[0].text
+
+
+def test_crashes_each_hour_after_it_was_mended() -> None:
+    world = World("cpu")
+    _lives(world, _leaks, 2)
+    _lives(world, _flat, 47, 1)
+    assert _is_told(world)
+    _lives(world, _flat, 3, 1)
+    assert not _is_told(world)
+
+
+@pytest.mark.parametrize(("hours", "told"), [(2.5, False), (9.0, True)])
+def test_a_life_is_as_long_as_the_engine_was_up(hours: float, told: bool) -> None:
+    """A cache that fills in the morning hours in which it runs, so that the fast lane suspects it, is no life of eight hours."""
+    world = World("cpu")
+    for _ in range(2):
+        world.state, world.tgids = "up", [each + 10 for each in world.tgids]
+        world.run(hours, lambda second: {"physical": 12 * GB + 400 * MB * second / HOUR + world.noise(1.0)})
+        assert [each.severity for each in world.found()] == ["info"]
+        world.state = "down"
+        for _ in range(int(14 * HOUR)):
+            world.now_s += 1
+            world.analyser.observe(world.view, world.now_s)
+    world.state = "up"
     _lives(world, _flat, 1, 1)
     assert _is_told(world) is told
 
@@ -185,7 +254,7 @@ def test_when_a_life_told_is_known_after_a_restart_of_the_agent() -> None:
     world.restart_agent()
     _goes_on(world, _leaks, 5, since=15.0)
     _lives(world, _leaks, 1, hours=1)
-    ((line, _, _, told_bins),) = _saved(world)["lives"][0]
+    ((line, _, _, told_bins, _),) = _saved(world)["lives"][0]
     assert line == "physical"
     assert 24 <= told_bins <= 29, "half hours, of 39"
 
@@ -200,14 +269,16 @@ def test_a_saved_life_that_was_tampered_with() -> None:
     settings = LeakSettings().scaled(SCALE)
     assert PastLives.restored(saved, settings).dump() == saved
     assert len(PastLives.restored(saved, settings).alike) == 2
+    assert PastLives.restored({**saved, "rose_s": None}, settings).alike, "an older agent's"
     first = saved["lives"][0][0]
     assert first[2][5][0] == pytest.approx(12 * GB, abs=400 * MB)
     lives: tuple[Any, ...] = (
         5, [[]], [5], [[["physical"]]], [[["x", *first[1:]]]], [[[first[0], "x", first[2], 3]]],
-        [[[*first[:3], -1]]], [[[*first[:3], float("inf")]]], [[[*first, 1]]],
+        [[[*first[:3], -1]]], [[[*first[:3], float("inf")]]], [[[*first, 1]]], [[first[:2]]],
+        [[[*first[:4], 5]]], [[[*first[:4], [1.0, "x"]]]], [[[*first[:4], [1.0, 0.0, 0.0]]]],
     )  # fmt: skip
     wrong = [{**saved, "lives": each} for each in lives]
-    wrong += [{**saved, "told": {"x": 1}}, {**saved, "told": {"physical": "x"}}, {**saved, "warm_s": "x"}]
+    wrong += [{**saved, "told": {"x": 1}}, {**saved, "told": {"physical": "x"}}, {**saved, "warm_s": "x"}, {**saved, "rose_s": "x"}]
     for broken in (*wrong, {}, 5, "x", [5]):
         with pytest.raises((ValueError, TypeError, KeyError)):
             PastLives.restored(broken, settings)
@@ -241,6 +312,43 @@ def test_lives_under_other_loads_are_alike() -> None:
     assert "rose in each of 2 lives by 3." in world.only().evidence[0].text
 
 
+def _wavy(hour: float) -> float:
+    return 70 + 3 * float(np.sin(2.4 * int(hour * 6)))
+
+
+def _steady(_: float) -> float:
+    return 70.0
+
+
+@pytest.mark.parametrize(("first", "second"), [(_wavy, _steady), (_steady, _wavy), (_steady, _steady)])
+@pytest.mark.parametrize(("more_bytes", "told"), [(0.0, True), (3 * GB, False)])
+def test_lives_of_which_only_one_tells_what_a_request_needs(first: Shape, second: Shape, more_bytes: float, told: bool) -> None:
+    """An engine whose load never changes, as a saturated one's, does not; their levels are compared all the same."""
+    world = World("cpu")
+    _lives(world, lambda hour: _leaks(hour) + 20 * MB * first(hour), 1, load=first)
+    _lives(world, lambda hour: _leaks(hour) + 20 * MB * second(hour) + more_bytes, 1, load=second)
+    _lives(world, lambda hour: _leaks(hour) + 20 * MB * second(hour), 1, hours=1, load=second)
+    assert _is_told(world) is told
+
+
+def test_a_state_in_which_lives_had_their_load_still() -> None:
+    """As older agents wrote it: what a request needs was not saved with it."""
+
+    def shape(hour: float) -> float:
+        return _leaks(hour) + 50 * MB * _wavy(hour)
+
+    world = World("cpu")
+    _lives(world, shape, 1, load=_wavy)
+    standing = world.analyser.dump()["engines"]["e"]["watches"]["cpu"]["lines"]["physical"]["standing"]
+    _lives(world, shape, 1, load=_wavy)
+    saved = json.loads(json.dumps(world.analyser.dump()))
+    saved["engines"]["e"]["lives"]["cpu"] = [["physical", "unknown", standing]]
+    world.analyser.restore(saved, world.now_s)
+    _lives(world, shape, 1, hours=1, load=_wavy)
+    assert _is_told(world)
+    assert "rose in each of 2 lives by " in world.only().evidence[0].text
+
+
 def test_two_lines_of_the_same_memory_whichever_rises_faster() -> None:
     """What the driver counts and what is beyond the allocator's are one leak on two lines."""
     settings = LeakSettings()
@@ -252,7 +360,7 @@ def test_two_lines_of_the_same_memory_whichever_rises_faster() -> None:
             leaked = 2.8 * MB * minute
             physical, driver = (10.5 * GB + of * leaked + float(random.normal(0, 30 * MB)) for of in (1.0, share))
             watch.add(Sample(now_s, physical, 9 * GB, 10 * GB, driver, 3.0, requests=5.0 * minute))
-            lives.pass_by(watch)
+            lives.pass_by(watch, now_s)
         assert [each.line.name for each in watch.found()] == sorted(("driver", "outside"), reverse=share < 1)
         lives.ended(watch, now_s)
         watch.restart()

@@ -75,14 +75,29 @@ def test_what_stands_still_for_half_a_day_is_suspect(step_s: int) -> None:
     assert _judged(44 / 24, lambda t: 12_000 + 300 * t, step_s).verdict == "leak"
 
 
-@PACES_S
-def test_crashes_each_day_are_told(step_s: int) -> None:
-    """12 GB a day from 20 GB, for ten days."""
-    verdict = _judged(10, lambda t: 20_000 + 500 * np.mod(t, 24), step_s)
-    assert verdict.verdict == "not_enough_data"
-    assert re.match(
-        r"physical memory rises in each of 9 lives by (9\.9|10|11).* GB, at (49|50)\d MB/h from 20", verdict.evidence[0]
-    )
+_LIVES: Final = re.compile(r"physical memory rises in each of \d+ lives by ([\d.]+) GB, at (\d+) MB/h from ([\d.]+) GB")
+
+
+@pytest.mark.parametrize("step_s", [600, 2100, 2700, 3000, 3600, 4500, 5400, 6300, 7200])
+@pytest.mark.parametrize(("life_h", "risen_gb"), [(24, 10.0), (22, 8.75), (20, 7.5)])
+def test_crashes_each_day_are_told(life_h: int, risen_gb: float, step_s: int) -> None:
+    """500 MB/h from 20 GB, for ten days: from the first sixth of each life to its last, whatever the number of its rows is."""
+    verdict = _judged(10, lambda t: 20_000 + 500 * np.mod(t, life_h), step_s)
+    assert verdict.verdict == "not_enough_data", verdict.evidence
+    told = _LIVES.match(verdict.evidence[0])
+    assert told is not None
+    risen, rate, first = map(float, told.groups())
+    assert risen == pytest.approx(risen_gb, rel=0.02)
+    assert rate == pytest.approx(500, rel=0.025)
+    assert first == pytest.approx(20.0, abs=0.5)
+
+
+@pytest.mark.parametrize("step_s", [600, 2700, 4500, 5400, 7200])
+def test_lives_that_rise_by_less_than_a_third_are_none(step_s: int) -> None:
+    """Null: 16 h each, of which a cache is likelier; the same sentence."""
+    verdict = _judged(10, lambda t: 20_000 + 500 * np.mod(t, 16), step_s)
+    assert verdict.verdict == "none"
+    assert _LIVES.match(verdict.evidence[0])
 
 
 @PACES_S

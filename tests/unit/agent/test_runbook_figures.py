@@ -40,7 +40,7 @@ FIGURES = {
         f"below {clocks.WARM_SHARE:.0%} of its highest",
         f"{clocks.CAPPED_SHARE:.0%} where the power limit",
         f"the mean of {clocks.MEAN_S:g} s",
-        f"of the looks of the last {clocks.MEAN_S:g} s, or of the last minute",
+        f"of the looks of the last {clocks.MEAN_S:g} s, or of all since there is heat, of the last {clocks.CAP_S:g} s",
     ),
     "gpu_power_cap": (f"for at least {clocks.CAPPED_FOR_S:g} s", f"below {clocks.CAPPED_SHARE:.0%} of its highest"),
     "pcie_bound": (f"at least {pcie.NEAR_SHARE:.0%}", f"the last {pcie.WINDOW_S:g} s"),

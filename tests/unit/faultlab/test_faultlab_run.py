@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -79,6 +80,19 @@ def test_an_agent_that_falls_silent_under_a_fault_does_not_name_it_and_is_renewe
     named = lab.run_one(Scripted((), (GC,)).as_world, FAULT, frozenset()).verdict
     assert named is not None
     assert named.named
+
+
+def test_an_answer_that_was_waited_for_counts_from_when_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    class Slow(Scripted):
+        def findings(self) -> tuple[Finding, ...]:
+            nonlocal now_s
+            now_s += 7.0
+            return super().findings()
+
+    monkeypatch.setattr(lab, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=lambda _: None))
+    assert [look.after_s for look in lab.looks(Slow(()).as_world, 10.0)] == [7.0, 14.0]
 
 
 def test_a_fault_that_cannot_be_done_here_is_left_out() -> None:

@@ -4,9 +4,9 @@
 with requests it is critical, they are lost; without any it may have been stopped on purpose. One that the configuration names
 should run: idle, it has `RESTART_S` to come back (a rolling restart) and is a warning from then on; it stays as grave as it is
 until it is back. One that was only discovered is an info, with requests in it after `OLD_NEWS_S`. One that ended while the agent
-was restarted is known from the agent's state on disk; what ran in it then is not, nor in one that was down before: a configured
-one is a warning then. Who stops an engine on purpose sees it reported: there is no other false alarm. Restarts that take less than
-`STEADINESS` allows are none.
+was restarted is known from the agent's state on disk; what ran in it then is not, nor in one that was down before, or that told
+nothing since it was started (a crash loop): a configured one is a warning then. Who stops an engine on purpose sees it reported:
+there is no other false alarm. Restarts that take less than `STEADINESS` allows are none.
 
 What ran long before it went is not taken to be lost: a server that is asked to end closes its page first, works off what it has,
 and goes. It counts as idle, and summary and evidence say what is not known. So what is told too mildly is one that is killed as a
@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from aie_agent.analysis.engine_causes.last_heard import last_heard
 from aie_agent.analysis.engine_causes.readings import RUNNING, size
 from aie_agent.analysis.explain import CPU_DEVICE
 from aie_agent.analysis.findings import Heard, View
@@ -59,7 +58,7 @@ def engine_down(view: View, engine: str, now_s: float) -> Finding | None:
     since_s = view.down_since_s(engine)
     if view.state(engine) != "down" or since_s is None:
         return None
-    heard = view.last_heard(engine) or last_heard(view, engine, since_s)
+    heard = view.last_heard(engine)
     how = "stopped while idle" if heard is not None and heard.running == 0 else "is gone"
     ago = in_words(now_s - since_s)
     is_recalled = engine in view.recalled

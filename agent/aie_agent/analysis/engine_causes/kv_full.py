@@ -6,9 +6,8 @@ more. So a cache that holds one request at a time is full at 60 %, with one that
 more, or the cache is `STILL_FULL`.
 
 An engine with one place at a time looks the same (llama.cpp without --parallel). Where its page tells neither the size of its cache
-nor how long requests wait, and no more than one ran at any look that is remembered, only `FULL` counts. What was found because more
-than one ran goes on when that look is forgotten: what is found still, though the cache was not `STILL_FULL` at any look of the last
-`OUTLASTS_S` seconds, was not found because it was `FULL`.
+nor how long requests wait, and no more than one ran at any look that is remembered, only `FULL` counts. That more than one ran is
+said in the finding, and holds for as long as that goes on, when the look is forgotten.
 
 When it is wrong: where places in the batch are used up at the same moment, both are short, and this is named: more places alone
 would not help. Some versions of TensorRT-LLM count blocks that they keep only for reuse as taken: there a queue before a batch that
@@ -26,7 +25,7 @@ import msgspec
 from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_of_waits
 from aie_agent.analysis.engine_causes.readings import KV_USAGE, RUNNING, WAITING, highest
 from aie_agent.analysis.findings import View
-from aie_agent.analysis.sustained import level_since, live, mean_of
+from aie_agent.analysis.sustained import mean_of
 from aie_telemetry.api import Evidence, Finding
 
 CAUSE: Final = "kv_full"
@@ -34,8 +33,6 @@ CAPACITY: Final = "aie_engine_kv_capacity_tokens"
 
 FULL: Final = 0.9
 STILL_FULL: Final = 0.8
-OUTLASTS_S: Final = 20.0
-"""What only a cache as full as that keeps is over by then, and no longer shown: the mean is of `HELD_S`, and it lingers for ten."""
 _LEAST_READINGS: Final = 3
 _ADVICE: Final = (
     "Give the KV cache more memory (vLLM --gpu-memory-utilization, --kv-cache-dtype fp8; SGLang --mem-fraction-static; llama.cpp"
@@ -56,9 +53,9 @@ def kv_full(view: View, engine: str, now_s: float) -> Finding | None:
     if used is None or running is None or not running:
         return None
     capacity = view.store.current(CAPACITY, now_s, engine=engine)
-    is_found = view.held_since_s(CAUSE, engine) is not None
-    has_places = capacity is not None or not queue.not_visible or _has_places(view, engine, is_found, now_s)
-    limit = _limit_reached(used, running if has_places else None, is_found)
+    is_told = capacity is not None or not queue.not_visible
+    places = () if is_told else _places(view, engine, now_s)
+    limit = _limit_reached(used, running if is_told or places else None, view.held(CAUSE, engine) is not None)
     if limit is None:
         return None
     waiting = view.store.current(WAITING, now_s, engine=engine) or 0.0
@@ -69,17 +66,19 @@ def kv_full(view: View, engine: str, now_s: float) -> Finding | None:
         queue,
         cause=CAUSE,
         summary=f"engine {engine}: its KV cache has no room for more, {waiting:.0f} requests wait",
-        evidence=(full, *size, *queue.evidence),
+        evidence=(full, *size, *places, *queue.evidence),
         advice=_ADVICE,
     )
 
 
-def _has_places(view: View, engine: str, is_found: bool, now_s: float) -> bool:
-    """Whether more than one can run at a time: more than one ran, or did when this was found, or it would not be found still."""
-    if (highest(view, engine, RUNNING, 0.0, now_s) or 0.0) > 1.0:
-        return True
-    usage = live(view.store.scalars(KV_USAGE, engine=engine), now_s)
-    return is_found and all(level_since(each, lambda used: used < STILL_FULL, OUTLASTS_S, now_s) is not None for each in usage)
+def _places(view: View, engine: str, now_s: float) -> tuple[Evidence, ...]:
+    """That more than one can run at a time: more than one ran at a look that is remembered, or as what is found already says. Of
+    what runs it says nothing else."""
+    most, before = highest(view, engine, RUNNING, 0.0, now_s) or 0.0, view.held(CAUSE, engine)
+    if most > 1.0:
+        text = f"{most:.0f} ran at a time, while this is so or minutes before: it has places for more"
+        return (Evidence(text=text, metric=RUNNING),)
+    return () if before is None else tuple(each for each in before.evidence if each.metric == RUNNING)
 
 
 def _limit_reached(used: float, running: float | None, is_found: bool) -> str | None:

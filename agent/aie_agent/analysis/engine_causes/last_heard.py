@@ -4,6 +4,9 @@ What ran long before it went is not taken to be lost: a server that is asked to 
 and goes. Not so where one of its processes went about when it was last heard, and others seconds later (`_fell_apart`): that is a
 crash. Pages that show requests for a while after they ended are believed only while something moves on them.
 
+What was told before its processes began is of others, which went before them: in a crash loop, what ran at the first crash was lost
+once. Of one that dies before it tells anything, nothing is known.
+
 The store forgets all that within minutes; `LastHeard` does not, for as long as the engine is down.
 """
 
@@ -21,6 +24,7 @@ from aie_agent.series import Series
 
 INFO: Final = "aie_engine_info"
 PROCESSES: Final = "aie_process_instances"
+STARTED: Final = "aie_process_start_time_seconds"
 ENDED: Final = "aie_engine_request_duration_seconds"
 STATSD: Final = "statsd"
 
@@ -62,14 +66,17 @@ class LastHeard:
         if known is not None and known.since_s == since_s and now_s - since_s >= SETTLES_S:
             return known
         heard = last_heard(view, engine, since_s)
-        return None if heard is None else _Kept(since_s, heard)
+        if heard is None:  # the store forgets within `SETTLES_S` where the clock is set
+            return known if known is not None and known.since_s == since_s else None
+        return _Kept(since_s, heard)
 
 
 def last_heard(view: View, engine: str, down_s: float) -> Heard | None:
-    """As the source that heard an engine last tells it, which went down at `down_s`; None where nobody knows (any more)."""
+    """As the source that heard an engine last tells it, which went down at `down_s`; None where nobody knows (any more), or
+    its processes told nothing."""
     known = view.store.scalars(RUNNING, engine=engine)
     newest = max(known, key=lambda series: series.last_time_s, default=None)
-    if newest is None:
+    if newest is None or newest.last_time_s < _started_s(view, engine):
         return None
     running = sum(series.value for series in known if series.source == newest.source)
     before_s = max(down_s - newest.last_time_s, 0.0)
@@ -77,6 +84,14 @@ def last_heard(view: View, engine: str, down_s: float) -> Heard | None:
     is_fresh = before_s <= patience_s or _fell_apart(view, engine, newest.last_time_s, patience_s, down_s)
     is_of_end = is_fresh and not _may_have_ended(view, engine, newest, running)
     return Heard(running, before_s, is_of_end)
+
+
+def _started_s(view: View, engine: str) -> float:
+    """When the oldest of its last processes began; long ago where nobody knows. Of the last seconds: what began when the
+    others went (whatever writes the core) is not all that there was."""
+    known = view.store.scalars(STARTED, engine=engine)
+    began = (value for series in known for _, value in series.ring.since(series.last_time_s - FRESH_S))
+    return min(began, default=0.0)
 
 
 def _patience_s(series: Series) -> float:

@@ -7,13 +7,15 @@ them was long; and any request ran in the last `LONG_WINDOW_S` seconds. So what 
 
 When it is wrong: never in what it says. An engine that collects that much in its normal work is reported for as long as it does.
 Collections of the youngest generation, thousands a minute, take well below a millisecond each and stay far below the share. A
-single long collection is not reported, nor what a new process collected while it loaded: before it told how many requests run, if
-that took longer than `MOST_APART_S`, and before its page's histograms began anew. The false-alarm rate is 0. It needs the engine's
-own page or hooks, or the probe set `gc` (off by default).
+single long collection is not reported, nor what a new process collected while it loaded: before its page's histograms began anew,
+and before it told how many requests run, if that took longer than `MOST_APART_S` and was not collecting for `STANDS_STILL` of it.
+Who collects for longer than that at a time tells nothing meanwhile, either, and is reported when it does again. The false-alarm
+rate is 0. It needs the engine's own page or hooks, or the probe set `gc` (off by default).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from aie_agent.analysis.engine_causes.readings import RUNNING, Observed, began_anew_s, highest, observed, seconds, told_since_s
@@ -29,6 +31,9 @@ SHARE: Final = 0.05
 LONG_WINDOW_S: Final = 60.0
 LONG_S: Final = 0.25
 LONG_LEAST: Final = 2
+STANDS_STILL: Final = 0.5
+"""Of a time in which nothing is told: a process that loads collects for a small part of it, one that is stopped for all of it."""
+_PROBES_ARE_LATE_S: Final = 3.0
 
 _ADVICE: Final = (
     "Call gc.freeze() after the model is loaded, so that what stays is not looked through again, and raise gc.set_threshold();"
@@ -60,7 +65,8 @@ def _evidence(view: View, engine: str, metric: str, eased: float, now_s: float) 
     if not view.store.histograms(metric, engine=engine):
         return []
     found, least_s, start_s = [], SHARE * WINDOW_S, now_s - LONG_WINDOW_S
-    since_s = max(began_anew_s(view, engine, metric, start_s, now_s), told_since_s(view, engine, RUNNING, start_s, now_s))
+    is_load = partial(_is_load, view, engine, metric, now_s)
+    since_s = max(began_anew_s(view, engine, metric, start_s, now_s), told_since_s(view, engine, RUNNING, is_load, start_s, now_s))
     lately = observed(view, engine, metric, max(now_s - WINDOW_S, since_s), now_s)
     longer = observed(view, engine, metric, since_s, now_s)
     if lately is None or longer is None:
@@ -74,6 +80,13 @@ def _evidence(view: View, engine: str, metric: str, eased: float, now_s: float) 
         text = f"{count:.0f} collections of the last {LONG_WINDOW_S:g} s took {seconds(LONG_S)} or longer"
         found.append(f"{text} ({limit_of(count >= LONG_LEAST, f'{LONG_LEAST}')})")
     return [Evidence(text=text, metric=metric) for text in found]
+
+
+def _is_load(view: View, engine: str, metric: str, now_s: float, begin_s: float, end_s: float) -> bool:
+    """Whether a time in which nothing was told is one in which a process loaded, and not one in which its collector stopped it."""
+    whole, after = (observed(view, engine, metric, at_s, now_s) for at_s in (begin_s, end_s + _PROBES_ARE_LATE_S))
+    took_s = 0.0 if whole is None or after is None else whole.total - after.total
+    return took_s < STANDS_STILL * (end_s - begin_s)
 
 
 def _stopped(seen: Observed, window_s: float, limit: str) -> str:

@@ -203,17 +203,19 @@ def _counts_for_s(series: Series) -> float:
     return series.valid_until_s - series.last_time_s
 
 
-def told_since_s(view: View, engine: str, metric: str, start_s: float, now_s: float) -> float:
+def told_since_s(
+    view: View, engine: str, metric: str, is_gap: Callable[[float, float], bool], start_s: float, now_s: float
+) -> float:
     """Since when a current level of the engine is told without a gap, `start_s` at the earliest; `now_s` where none is. A process
-    tells none while it loads."""
+    tells none while it loads. A time without one, from its begin to its end, is a gap if it is long and `is_gap` of it."""
     current = (series for series in view.store.scalars(metric, engine=engine) if series.valid_until_s >= now_s)
-    return min((_told_since_s(series, start_s) for series in current), default=now_s)
+    return min((_told_since_s(series, is_gap, start_s) for series in current), default=now_s)
 
 
-def _told_since_s(series: Series, start_s: float) -> float:
+def _told_since_s(series: Series, is_gap: Callable[[float, float], bool], start_s: float) -> float:
     times = [time_s for time_s, _ in series.ring.since(start_s)]
     apart_s = max(MOST_APART_S, _counts_for_s(series))
-    anew = (after for before, after in pairwise(times) if after - before > apart_s)
+    anew = (after for before, after in pairwise(times) if after - before > apart_s and is_gap(before, after))
     return max(start_s, *times[:1], *anew)
 
 

@@ -146,7 +146,7 @@ class LeakAnalyser:
             watch.restarts_told = known.identity.tells_restarts
             watch.add(sample(view.store, engine, device, now_s, only_gpu=gpus == [device]))
             known.settle(watch.confirmed(), device)
-            lives.pass_by(watch)
+            lives.pass_by(watch, now_s)
             known.free[device] = free_bytes(view, engine, device, now_s)
         self._count_requests(known, requests(view.store, engine, now_s), now_s)
         known.held = {metric: held_by(view.store, metric, label, engine, now_s) for metric, label in _GROWTH}

@@ -74,11 +74,14 @@ class Followed:
 
     def take(self, samples: Iterable[Sample]) -> None:
         """Takes all samples, times ascending; of those within `sample_s` and without an event one, as `Watch` does, so that what
-        that leaves out is nowhere taken."""
+        that leaves out is nowhere taken: nor the size in a row between with an event that it is not told of."""
         for sample in samples:
-            if sample.time_s >= self._next_s or sample.event:
+            is_named = bool(sample.event) and restarts_warm_up(sample.event)
+            if sample.time_s >= self._next_s or (sample.event and not is_named):
                 self._next_s = sample.time_s + self._sample_s
                 self._add(sample)
+            elif is_named:
+                self._add(sample._replace(physical_bytes=None))
         for watch in filter(None, (self.watch, self.fresh, self.through, self.caches)):
             watch.close()
 
@@ -95,7 +98,8 @@ class Followed:
             self._new_life.named(sample.time_s)
         is_warm = watch.warm_s is not None
         size = sample.physical_bytes or None  # a process that lives has memory: 0 is a reading that failed
-        began = size is not None and self._new_life.began(sample.time_s, size, is_warm=is_warm)
+        is_size = size is not None and not watch.may_have_failed(size)
+        began = size is not None and is_size and self._new_life.began(sample.time_s, size, is_warm=is_warm)
         if began:
             self._begin_anew()
         if self.through is not None:

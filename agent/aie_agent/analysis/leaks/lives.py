@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
@@ -18,6 +18,8 @@ from aie_agent.analysis.leaks.verdict import Rise, rise
 _LEAST: Final = 16
 """Half hours of a life: eight hours. What is taken and given back more often is how an allocator works."""
 _FLOORS: Final = 6
+_UNTOLD: Final = 1
+"""Half hours: rows that lie further apart come up to so much later than the half hour that they are in begins."""
 _FALLS: Final = 0.5
 """Of its rise, from one bin that is known to the next: the end of a life."""
 SAME_LEVEL: Final = 0.2
@@ -158,18 +160,40 @@ class Repeats:
             highest = level
 
     def _rise(self, life: Sequence[Bin], by: Adjust) -> Rise | None:
-        """By rows, as if there was one in each half hour: where they lie further apart, blocks of half hours would lack some."""
-        steps = [late.number - early.number for early, late in pairwise(life)]
-        apart = max(round(median(steps)), 1) if steps else 1
+        """By rows, as if there was one in each half hour: where they lie further apart, blocks of half hours would lack some. What
+        it tells is of the whole life, of which blocks of as many rows may leave out up to five."""
+        numbers = _numbered(life)
+        if not numbers[-1]:
+            return None
+        span = life[-1].number - life[0].number
+        apart = span / numbers[-1]
         per_block = len(life) // _FLOORS
         if len(life) * apart < _LEAST or not per_block:
             return None
-        numbers = list(accumulate((max(step // apart, 1) for step in steps), initial=0))
         rows = [each._replace(number=number) for each, number in zip(life, numbers, strict=True)]
         tier = Tier("a life", bins=per_block, blocks=_FLOORS, flats=0, level="suspect")
         settings = replace(self._settings, cell_s=self._settings.cell_s * apart)
         found = rise(rows[-per_block * _FLOORS :], tier, by, settings)
-        return found._replace(first=life[numbers.index(found.first.number)]) if isinstance(found, Rise) else None
+        long = span + apart + (_UNTOLD if apart > 1 else 0)
+        return _of_all(found, life, long, per_block * apart, by) if isinstance(found, Rise) else None
+
+
+def _numbered(life: Sequence[Bin]) -> list[int]:
+    """The rows' numbers: each step that is usual is one, as 35 and 45 minutes are; longer ones are gaps."""
+    steps = [late.number - early.number for early, late in pairwise(life)]
+    usual = median(steps) if steps else 1
+    mean = fmean(step for step in steps if step <= usual + 1) if steps else 1.0
+    return list(accumulate((max(int(step / mean), 1) for step in steps), initial=0))
+
+
+def _of_all(found: Rise, life: Sequence[Bin], long: float, block: float, by: Adjust) -> Rise:
+    """What blocks of a life show, as of all of it: from its first sixth to its last, and no more than is seen. `long` is all of it
+    and `block` each block, in half hours; sixths are whole half hours, however far apart rows are."""
+    sixth = int(long / _FLOORS)
+    sizes = [each.low.adjusted(by) for each in life]
+    first = min(size for each, size in zip(life, sizes, strict=True) if each.number < life[0].number + sixth)
+    risen = min((found.last_bytes - found.first_bytes) * sixth / block, max(sizes) - first)
+    return found._replace(first=life[0], first_bytes=first, last_bytes=first + risen)
 
 
 def _bin(number: int, low: Low) -> Bin:

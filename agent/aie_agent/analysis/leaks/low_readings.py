@@ -16,6 +16,11 @@ _BACK: Final = 0.9
 Told = Literal["usual", "gap", "restart"]
 
 
+def is_far_below(size_bytes: float, base_bytes: float | None) -> bool:
+    """Whether a size is less than half of what memory was after the warm-up (None: it is not over)."""
+    return base_bytes is not None and size_bytes < _LOW * base_bytes
+
+
 class LowReadings:
     """Takes sizes in turn, and tells of each what it is. `wake_s` is how long it may take from below half to where it was,
     `longest_s` how long it may be low: from then on that is what it is."""
@@ -40,7 +45,7 @@ class LowReadings:
             return "usual"
         if size_bytes is None:
             return "gap" if self._count else "usual"
-        if size_bytes < _LOW * base_bytes:
+        if is_far_below(size_bytes, base_bytes):
             self._low_s = self._low_s if self._count else time_s
             self._count, self._woke_s = self._count + 1, None
             is_gap = time_s - self._low_s < self._longest_s if restarts_told else self._count == 1

@@ -44,6 +44,7 @@ _MORE_LOAD: Final = 0.25
 _PAUSED: Final = 0.15
 """Of what it would have risen by in half a day: floors that differ by less stand still."""
 _BLOCK: Final = 8
+_HOUR: Final = 2
 _REACHED: Final = 0.2
 """Of a rise: a floor that is no further below its peak has come to where it ended."""
 _BEYOND: Final = 0.5
@@ -175,7 +176,7 @@ def plateau(bins: Sequence[Bin], by: Adjust, standing: Standing, whole: Whole, s
 def _busy(bins: Sequence[Bin], by: Adjust, standing: Standing) -> Iterator[Sequence[float]]:
     """The floors of the half hours with load of the newest day, and of the newest with load that make a day, whatever lies between
     them; of either half a day at least."""
-    apart = _apart(bins)
+    apart = _pace(bins, bins[-BINS:])
     busy = [each for each in bins if not is_idle(each, standing)]
     newest = [each for each in busy if each.number > bins[-1].number - BINS]
     for each in (newest, busy[-round(BINS / apart) :]):
@@ -188,18 +189,27 @@ def _are_level(floors: Sequence[float], standing: Standing, settings: LeakSettin
 
 
 def has_paused(bins: Sequence[Bin], by: Adjust, standing: Standing, settings: LeakSettings) -> bool:
-    """Whether memory has stood still for the newest half day."""
+    """Whether memory has stood still for the newest half day, its last hour as well: the least of four hours does not see a step
+    within them, and two steps of a staircase may lie twelve hours apart."""
     floors = _newest(bins, by, BINS // 2)
-    return floors is not None and max(floors) - min(floors) < _PAUSED * standing.slope.value * settings.day_s / 2
+    if floors is None:
+        return False
+    hour = min(each.low.adjusted(by) for each in bins[-_HOUR:] if each.number > bins[-1].number - _HOUR)
+    return max(*floors, hour) - min(floors) < _PAUSED * standing.slope.value * settings.day_s / 2
 
 
 def _newest(bins: Sequence[Bin], by: Adjust, length: int) -> list[float] | None:
     """The floors of the newest half hours, four hours each; None where they are not known."""
     newest = [each for each in bins[-length:] if each.number > bins[-1].number - length]
-    apart = _apart(bins)
+    apart = _pace(bins, newest)
     if len(newest) < max(_SEEN * length / apart, _ROWS):
         return None
     return _floors(newest, by, apart)
+
+
+def _pace(bins: Sequence[Bin], newest: Sequence[Bin]) -> float:
+    """How many half hours apart the newest are: where they lie closer than before, all of these are asked for."""
+    return min(_apart(bins), _apart(newest))
 
 
 def _apart(bins: Sequence[Bin]) -> float:

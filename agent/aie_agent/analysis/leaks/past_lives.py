@@ -2,8 +2,9 @@
 
 Each life by itself is a suspicion at most, and its restart clears it. The last lives are kept, through restarts of the agent too.
 Where the newest of them are alike, that is a suspicion until a life goes on for as long as they took to be told, with load as they
-had it, and does not rise; a cache without a limit looks the same, so it is no leak. What is no suspicion when it is restarted is no
-such life, so this is wrong no more often than suspicions are that stand at a restart.
+had it, and does not rise; until one of eight hours of such load ends without a rise; and for two days without one at most. A cache
+without a limit looks the same, so it is no leak. What is no suspicion when it is restarted is no such life, so this is wrong no
+more often than suspicions are that stand at a restart.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
-from aie_agent.analysis.leaks.block_floors import Adjust, Bin, Low
+from aie_agent.analysis.leaks.block_floors import NO_ADJUST, Adjust, Bin
 from aie_agent.analysis.leaks.lines import LINES, LeakClass, LineSpec
 from aie_agent.analysis.leaks.lives import SAME_LEVEL, SAME_SLOPE
 from aie_agent.analysis.leaks.settings import SUSPECT, LeakSettings
@@ -26,30 +27,43 @@ _LEAST_BINS: Final = 16
 """The same in half hours with load, for a life that ended without a rise."""
 _TOLD_BINS: Final = 26
 """Half hours with load after the warm-up before which none is forgotten: half a day, which a suspicion takes, and an hour more."""
+_STANDS_DAYS: Final = 2.0
+"""For so long after a rise lives are told without another: over a day without load, and the next until it rises."""
 _LATER_BINS: Final = SUSPECT.bins
 """Noise may make a life tell later by a floor than those before did."""
+_OLDER: Final[Sequence[Any]] = (0, NO_ADJUST)
+"""What the states of older agents do not have of a line of a life."""
 _SPECS: Final = {spec.name: spec for spec in LINES}
 
 
 class PastLife(NamedTuple):
     """A line that rose when a restart ended it: which, as what class, how; and in how many half hours with load after its warm-up
-    that was told (0: not known). Its floors are without what goes with load and caches: those of another life are others."""
+    that was told (0: not known). `by` is what was known in it to go with load and caches: nothing where its load was steady."""
 
     line: LineSpec
     leak_class: LeakClass
     standing: Standing
     told_bins: int = 0
+    by: Adjust = NO_ADJUST
 
     @property
     def risen_bytes(self) -> float:
-        """From its floor at the beginning to the highest since."""
-        return self.standing.peak.size_bytes - self.standing.base.size_bytes
+        """From its floor at the beginning to the highest since, without what goes with load and caches."""
+        return self._risen(self.by)
+
+    def _risen(self, by: Adjust) -> float:
+        return self.standing.peak.adjusted(by) - self.standing.base.adjusted(by)
 
     def is_like(self, other: PastLife) -> bool:
         """Whether it rose from the same level, as fast, in the same line."""
-        apart = abs(self.standing.base.size_bytes - other.standing.base.size_bytes)
         slow, fast = sorted((self.standing.slope.value, other.standing.slope.value))
-        return self.line is other.line and apart <= SAME_LEVEL * self.risen_bytes and fast <= SAME_SLOPE * slow
+        is_near = self._is_near(other, self.by) or self._is_near(other, other.by)
+        return self.line is other.line and is_near and fast <= SAME_SLOPE * slow
+
+    def _is_near(self, other: PastLife, by: Adjust) -> bool:
+        """Both by what one of them knew: a level with, and one without what goes with load say nothing of each other."""
+        apart = abs(self.standing.base.adjusted(by) - other.standing.base.adjusted(by))
+        return apart <= SAME_LEVEL * self._risen(by)
 
     @property
     def found(self) -> Found:
@@ -58,14 +72,14 @@ class PastLife(NamedTuple):
 
     def dump(self) -> list[Any]:
         """As plain values."""
-        return [self.line.name, self.leak_class, self.standing.dump(), self.told_bins]
+        return [self.line.name, self.leak_class, self.standing.dump(), self.told_bins, list(self.by)]
 
     @classmethod
     def restored(cls, values: Sequence[Any]) -> PastLife:
-        """What `dump` gave, or a state of before `told_bins`. Raises ValueError, TypeError or KeyError for anything else."""
-        line, leak_class, standing, *told = values
+        """What `dump` gave, or an older agent's. Raises ValueError, TypeError or KeyError for anything else."""
+        line, leak_class, standing, told_bins, by = *values, *_OLDER[len(values) - 3 :]
         known: dict[str, LeakClass] = {each: each for each in get_args(LeakClass)}
-        return cls(_SPECS[line], known[leak_class], Standing.restored(standing), *map(_count, told))
+        return cls(_SPECS[line], known[leak_class], Standing.restored(standing), _count(told_bins), Adjust(*map(float, by)))
 
 
 Life = Sequence[PastLife]
@@ -74,7 +88,8 @@ Life = Sequence[PastLife]
 
 class PastLives:
     """The lives of an engine on a device. Call `pass_by` with each sample, and `ended` before its `Watch` is restarted. Of the life
-    that runs, since its warm-up ended at `warm_s`, it knows in how many half hours with load each line that rises was `told`."""
+    that runs, since its warm-up ended at `warm_s`, it knows in how many half hours with load each line that rises was `told`,
+    and of any when it rose last, at `rose_s` (None: an older agent did not note it)."""
 
     def __init__(
         self,
@@ -82,32 +97,35 @@ class PastLives:
         lives: Sequence[Life] = (),
         warm_s: float | None = None,
         told: Mapping[str, int] | None = None,
+        rose_s: float | None = None,
     ) -> None:
         self._day_s = settings.day_s
         self._lives = list(lives)
         self._warm_s = warm_s
         self._told = dict(told or {})
+        self._rose_s = rose_s
         self._passed_bins = 0
         self._passed_s = -math.inf
 
     def ended(self, watch: Watch, now_s: float) -> None:
         """Its life ends: is it one that rose? One of less than eight hours says nothing. One that did not rise, and ended before it
-        could tell, leaves one less of those that did."""
-        if watch.begin_s is None or now_s - watch.begin_s < _LEAST_DAYS * self._day_s:
+        could tell, leaves the newest of those that did: they are not each of its lives any more."""
+        self.pass_by(watch, now_s)  # the agent may have been restarted with the engine
+        if _seen_s(watch) < _LEAST_DAYS * self._day_s:
             return
-        rose = [self._as_past(each, watch.lines[each.line.name].adjust) for each in watch.found()]
+        rose = [self._as_past(each, watch) for each in watch.found()]
         if rose:
             self._lives = [*self._lives[1 - _MOST :], rose]
         elif self._passed_bins >= _LEAST_BINS:
-            self._lives = self._lives[1:]
+            self._lives = self._lives[-1:] if len(self._lives) > 1 else []
 
-    def _as_past(self, found: Found, by: Adjust) -> PastLife:
-        base, peak = (Low(each.adjusted(by)) for each in (found.standing.base, found.standing.peak))
-        told_bins = self._told.get(found.line.name, 0)
-        return PastLife(found.line, found.leak_class, found.standing._replace(base=base, peak=peak), told_bins)
+    def _as_past(self, found: Found, watch: Watch) -> PastLife:
+        name = found.line.name
+        return PastLife(found.line, found.leak_class, found.standing, self._told.get(name, 0), watch.lines[name].adjust)
 
-    def pass_by(self, watch: Watch) -> None:
-        """Notes when the life that runs tells, and forgets those before it where it does not for as long as would tell."""
+    def pass_by(self, watch: Watch, now_s: float) -> None:
+        """Notes when the life that runs tells, and forgets those before it where it does not for as long as would tell. After two
+        days without a rise, in which load was too low or lives too short for that, it leaves the newest."""
         if watch.warm_s != self._warm_s:
             self._warm_s, self._told, self._passed_bins, self._passed_s = watch.warm_s, {}, 0, -math.inf
         found = {each.line.name: each.standing for each in watch.found()}
@@ -119,6 +137,10 @@ class PastLives:
             self._count_passed(watch)
         if not found and self._passed_bins >= self._enough_bins:
             self._lives = []
+        if found or self._rose_s is None:
+            self._rose_s = now_s
+        elif now_s - self._rose_s > _STANDS_DAYS * self._day_s:
+            self._lives = self._lives[-1:]
 
     def _count_passed(self, watch: Watch) -> None:
         """Half hours that were seen and had load as the lives before; those of any line where nobody tells theirs any more."""
@@ -149,7 +171,8 @@ class PastLives:
 
     def dump(self) -> dict[str, Any]:
         """As plain values."""
-        return {"lives": [[each.dump() for each in life] for life in self._lives], "warm_s": self._warm_s, "told": self._told}
+        lives = [[each.dump() for each in life] for life in self._lives]
+        return {"lives": lives, "warm_s": self._warm_s, "told": self._told, "rose_s": self._rose_s}
 
     @classmethod
     def restored(cls, values: object, settings: LeakSettings) -> PastLives:
@@ -161,9 +184,9 @@ class PastLives:
         lives = [[PastLife.restored(each) for each in life] for life in values["lives"]]
         if not all(lives):
             raise ValueError("a life in which nothing rose")
-        warm_s = values["warm_s"]
+        warm_s, rose_s = (None if each is None else float(each) for each in (values["warm_s"], values.get("rose_s")))
         told = {_SPECS[name].name: _count(count) for name, count in dict(values["told"]).items()}
-        return cls(settings, lives[-_MOST:], None if warm_s is None else float(warm_s), told)
+        return cls(settings, lives[-_MOST:], warm_s, told, rose_s)
 
 
 def restored_lives(state: Mapping[str, Any], settings: LeakSettings) -> dict[str, PastLives]:
@@ -180,6 +203,12 @@ def _like(newest: PastLife, before: Sequence[Life]) -> list[PastLife]:
             break
         found.append(like)
     return found[::-1]
+
+
+def _seen_s(watch: Watch) -> float:
+    """From the beginning of its life to the end of the newest half hour: after that the engine was down, or nobody looked."""
+    ends_s = [line.time_s(line.bins[-1].number + 1) for line in watch.lines.values() if line.bins]
+    return 0.0 if watch.begin_s is None or not ends_s else max(ends_s) - watch.begin_s
 
 
 def _loaded(bins: Sequence[Bin], standing: Standing) -> int:

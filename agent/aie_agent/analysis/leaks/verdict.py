@@ -181,6 +181,12 @@ def _before_floor(bins: Sequence[Bin], window: Sequence[Bin], per_block: int, fl
 
 
 def _is_new_ground(older: Sequence[Bin], per_block: int, size_bytes: float, by: Adjust) -> bool:
-    """Whether a floor lies above every floor from before its window: a rise back to where it was, as each morning, is none."""
-    blocks = groupby(older, key=lambda each: (older[-1].number - each.number) // per_block)
-    return all(size_bytes > min(each.low.adjusted(by) for each in block) for _, block in blocks)
+    """Whether a floor lies above every floor from before its window: a rise back to where it was, as each morning, is none. A block
+    of which less than a quarter was seen, of what it may be at most, is passed over: the least of a lone half hour is no floor."""
+    oldest, newest = (older[0].number, older[-1].number) if older else (0, 0)
+    for number, block in groupby(older, key=lambda each: (newest - each.number) // per_block):
+        sizes = [each.low.adjusted(by) for each in block]
+        most = min(per_block, newest - number * per_block - oldest + 1)
+        if len(sizes) * 4 >= most and size_bytes <= min(sizes):
+            return False
+    return True

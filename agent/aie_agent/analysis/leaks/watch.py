@@ -10,7 +10,7 @@ from aie_agent.analysis.leaks.claims import Claim
 from aie_agent.analysis.leaks.events import gives_back, restarts_warm_up
 from aie_agent.analysis.leaks.leak import Line
 from aie_agent.analysis.leaks.lines import CACHE_LINES, LINES, LeakClass, LineSpec, Sample
-from aie_agent.analysis.leaks.low_readings import LowReadings
+from aie_agent.analysis.leaks.low_readings import LowReadings, is_far_below
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.standing import RANK, Standing
 
@@ -190,6 +190,10 @@ class Watch:
     def is_low(self) -> bool:
         """Whether the last sample was left out because it was far too low."""
         return self._low.is_low
+
+    def may_have_failed(self, size_bytes: float) -> bool:
+        """Whether a size of the next sample is the first one that is far too low: the one after it tells what it was."""
+        return not self._low.is_low and is_far_below(size_bytes, self._base_bytes)
 
     def _warmed_up(self, sample: Sample) -> bool:
         """Whether the warm-up is over with this sample; notes what it needs to know for that."""

@@ -22,7 +22,7 @@ _BY_CLASS: Final[dict[LeakClass, Verdict]] = {"fragmentation": "fragmentation", 
 _STANDS: Final = ("", "restarted")
 """A leak that ended so was one. One that stopped was not, and one that ended with all of it given back was retention."""
 _OF_A_DAY: Final = frozenset(tier.name for tier in TIERS if tier.level == "leak")
-"""Floors of 8 h still rise where those of 4 h have stopped. What they alone see pauses for less than half a day: steps."""
+"""Floors of 8 h still rise where those of 4 h have stopped. What they alone see pauses for up to half a day: steps."""
 _MOST: Final = 0.5
 _FILLS_DAYS: Final = 2.0
 """A cache is there to fill: a whole file of it, and two days at least, tell that it does not end."""
