@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 from scipy.stats import chi2, norm
 
+from aie_agent.analysis.drift.bounds import bounds_of
 from aie_agent.analysis.drift.calibrate import waiting_time
 from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, MARGIN, CanaryWatch
 from aie_agent.analysis.drift.canary_learning import LATER
@@ -232,11 +233,12 @@ def delays() -> None:
     rng = np.random.default_rng(6)
     made = build({"x": rng.normal(size=1000).tolist()}, About(model="m"))
     column, ordered = made.header.columns[0], np.array(made.values["x"])
+    bounds = bounds_of(column, made.values["x"])
     rows = []
     for name, change, told in CHANGES:
         changed = change(rng.normal(size=(20_000, WINDOW)))
         share = float((distances(ordered, changed) >= column.threshold - 1e-12).mean())
-        outside = float((((changed < column.low) | (changed > column.high)).sum(axis=1) >= column.outside).mean())
+        outside = float((((changed < bounds.low) | (changed > bounds.high)).sum(axis=1) >= bounds.too_many).mean())
         rows.append([name, _requests(share), _requests(outside), _stride_delay(rng, ordered, change, column.threshold), told])
         if name == "mean +0.5 sd" and not WINDOW * (waiting_time(share) or 1e9) <= 900:
             sys.exit("half a standard deviation is found too late")

@@ -7,8 +7,9 @@ import msgspec
 
 class DriftStatistic(msgspec.Struct, frozen=True, kw_only=True):
     """One statistic beside its reference. Distances are 0 to 1: of the last complete window, and of the last requests wherever
-    windows begin. `consecutive` windows in a row are beyond `threshold_ratio` now. `untested` says why it is not compared, "" where
-    it is. `alarm_since_s` is null where there is no alarm."""
+    windows begin. `windows_beyond` of the `windows` were beyond `threshold_ratio`. `consecutive` windows in a row count now: they
+    are beyond it, or hold too many values that the reference hardly had. `untested` says why it is not compared, "" where it is.
+    `alarm_since_s` is null where there is no alarm."""
 
     name: str
     requests: int

@@ -22,7 +22,7 @@ DRIFT_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_drift_alarm", "1", _STATISTIC,
            "1 while a statistic is an alarm: five windows in a row beyond the threshold or with too many values that the reference hardly had, one and the same value again and again, or hardly any scatter; and until a hundred numbers came after a value that is none, as no float32 holds it."),
     gauge("aie_drift_outside_ratio", "ratio", _STATISTIC, "Share of the last window's values outside the reference's 1st to 99th percentile; 0.02 is expected."),
-    gauge("aie_drift_unseen_ratio", "ratio", _STATISTIC, "Share of the last window's values far beyond all of the reference's (a tenth of its standard deviation, and a thousandth of the value); 0.04 counts, more where the reference has fewer than 1000 values or they depend on each other."),
+    gauge("aie_drift_unseen_ratio", "ratio", _STATISTIC, "Share of the last window's values far beyond all of the reference's: by more than rounding does (docs/drift.md); 0.04 counts, more where the reference has fewer than 1000 values or they depend on each other."),
     gauge("aie_drift_output_stability_ratio", "ratio", _STATISTIC,
            "Standard deviation of the last 1000 requests over that of the reference; about 1 where nothing changed. Absent until there are as many."),
     gauge("aie_drift_canary_level_nats", "nats", (*_ENGINE, "canary"), "Log-probability that a canary's first runs gave (their median). Absent until there are twenty."),

@@ -31,9 +31,13 @@ def test_nan_is_found_within_ten_answers_and_needs_no_reference(reference: Refer
     (finding,) = found[-1]
     assert finding.severity == "critical"
     assert finding.since_s == START_S + 11
-    assert "of the last 15 answers none has an entropy" in finding.evidence[0].text
+    said = (
+        "15 answers in a row had no entropy, 10 are too many; with the last 10 of them came numbers that hooks dropped as none: 30"
+    )
+    assert [each.text for each in finding.evidence] == [said]
     healthy = world.requests(700)
-    assert healthy[30], "it is shown for a minute"
+    (shown,) = healthy[30]
+    assert shown.evidence == finding.evidence, "it is shown for a minute, with what told of it"
     assert healthy[-1] == []
 
 
@@ -44,15 +48,53 @@ def test_entropies_that_no_float32_holds_are_nan_too(reference: Reference, refer
     found = [world.second({"entropy": [1e39] * 5, **_lengths(0)}) for _ in range(3)]
     assert [causes_of(each) for each in found] == [[], ["nan_logits"], ["nan_logits"]]
     (evidence,) = found[-1][0].evidence
-    assert evidence.text == "of the last 15 answers none has an entropy that is one: 15 came that no float32 holds"
+    said = "15 answers in a row had no entropy, 10 are too many; with the last 10 of them came entropies that no float32 holds: 10"
+    assert evidence.text == said
     assert world.requests(700)[-1] == []
+
+
+def test_of_both_kinds_both_counts_are_said(reference: Reference) -> None:
+    world = DriftWorld(Assigned(reference))
+    world.requests(100)
+    for number in range(11):
+        found = world.second(_lengths(number, 1) | ({"entropy": [1e39]} if number == 3 else {}), [_dropped(number != 3)])
+    ((evidence,),) = [each.evidence for each in found]
+    assert evidence.text == (
+        "11 answers in a row had no entropy, 10 are too many; with the last 10 of them came numbers that hooks dropped as none: 9,"
+        " entropies that no float32 holds: 1"
+    )
+    assert evidence.metric == "aie_hooks_dropped_total"
+
+
+@pytest.mark.parametrize("references", [True, False])
+@pytest.mark.parametrize("at_once", [1, 10, 400])
+@pytest.mark.parametrize(("of_a_hundred", "told"), [(9, False), (10, True), (40, True)])
+def test_a_tenth_of_the_last_entropies_is_nan_whatever_else_came(
+    reference: Reference, references: bool, at_once: int, of_a_hundred: int, told: bool
+) -> None:
+    world = DriftWorld(*([Assigned(reference)] if references else []))
+    causes = set()
+    for number in range(0, 800, at_once):
+        bad = [(at * of_a_hundred) % 100 < of_a_hundred for at in range(number, number + at_once)]
+        answers = answers_of(world.rng, at_once, {})
+        entropies = [1e39 if none else good for none, good in zip(bad, answers["entropy"], strict=True)]
+        found = world.second(answers | {"entropy": entropies})
+        causes |= set(causes_of(found))
+    assert causes == ({"nan_logits"} if told else set())
+    if told:
+        (finding,) = found
+        count = max(100, at_once)
+        many = count * of_a_hundred // 100
+        said = f"{many} of {count} entropies that came are none, no float32 holds them: a tenth are too many"
+        assert [(each.text, each.metric) for each in finding.evidence] == [(said, "aie_engine_output_entropy_nats")]
+        assert world.requests(700)[-1] == []
 
 
 def test_a_few_entropies_that_no_float32_holds_are_no_finding_and_an_alarm_that_ends(reference: Reference) -> None:
     world = DriftWorld(Assigned(reference))
     for _ in range(30):
-        answers = answers_of(world.rng, 10, {})
-        assert world.second(answers | {"entropy": [*answers["entropy"][:9], 1e39]}) == []
+        answers = answers_of(world.rng, 12, {})
+        assert world.second(answers | {"entropy": [*answers["entropy"][:11], 1e39]}) == []
     assert world.metrics()["aie_drift_alarm", "entropy"] == 1.0
     assert all(found == [] for found in world.requests(200))
     assert world.metrics()["aie_drift_alarm", "entropy"] == 0.0

@@ -96,14 +96,14 @@ def test_a_change_is_found_by_its_check(reference: Reference, change: object, ch
 
 
 @cache
-def _with_a_probe(share: float, value: float) -> Reference:
+def _with_a_probe(share: float, value: float, mean: float = 2.5, deviation: float = 0.5) -> Reference:
     """Of traffic of which a share is one prompt, whose answer is further out than all others."""
-    return build({"x": _probed(2000, 10, share, value)}, About(model="m"))
+    return build({"x": _probed(2000, 10, share, value, mean, deviation)}, About(model="m"))
 
 
-def _probed(count: int, seed: int, share: float, value: float) -> list[float]:
+def _probed(count: int, seed: int, share: float, value: float, mean: float = 2.5, deviation: float = 0.5) -> list[float]:
     rng = random.Random(seed)
-    return [value if rng.random() < share else rng.gauss(2.5, 0.5) for _ in range(count)]
+    return [value if rng.random() < share else rng.gauss(mean, deviation) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,59 @@ def _probed(count: int, seed: int, share: float, value: float) -> list[float]:
         (0.06, 0.0123456, -0.3, True),
         (0.06, 5.0, 5.3, True),
         (0.12, 0.0123456, 0.0123455, False),  # it is the percentile, too
-        (0.12, 0.0123456, 0.0122, True),
+        (0.12, 5.0, 5.03125, False),
+        (0.12, 0.0123456, -0.3, True),
+        (0.12, 5.0, 5.3, True),
     ],
 )
 def test_the_last_digit_of_the_farthest_answer_is_no_alarm(share: float, before: float, now: float, found: bool) -> None:
-    """A step is one: of the percentile by a thousandth, of the farthest by a tenth of the scatter."""
+    """A step is one: of the percentile and of the farthest alike."""
     began = [check for _, check in _take(_watch(_with_a_probe(share, before)), _probed(4000, 11, share, now))]
+    assert began == ([Check.OUT_OF_RANGE] if found else [])
+
+
+@pytest.mark.parametrize("deviation", [0.3, 1.0])
+@pytest.mark.parametrize(("now", "found"), [(21.875, False), (21.0, True)])
+def test_the_last_digit_of_a_large_value_is_no_alarm(deviation: float, now: float, found: bool) -> None:
+    """Of the log-sum-exp: at 22 a step of bfloat16 is a tenth, which may be more than a tenth of the scatter."""
+    reference = _with_a_probe(0.12, 22.0, 25.0, deviation)
+    began = [check for _, check in _take(_watch(reference), _probed(4000, 11, 0.12, now, 25.0, deviation))]
+    assert (Check.OUT_OF_RANGE in began) is found
+    assert began == [] or found
+
+
+@cache
+def _around(mean: float, deviation: float, *outliers: float) -> Reference:
+    rng = random.Random(3)
+    values = [rng.gauss(mean, deviation) for _ in range(2000 - len(outliers))]
+    return build({"x": [*values, *outliers]}, About(model="m"))
+
+
+@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+def test_how_far_values_are_from_zero_is_nothing_to_what_lies_outside(mean: float, far: bool) -> None:
+    """A tenth of the requests nine standard deviations off, and none."""
+    stream = _probed(3000, 5, 0.1 if far else 0.0, mean + 0.9, mean, 0.1)
+    assert _take(_watch(_around(mean, 0.1)), stream) == ([(500, Check.OUT_OF_RANGE)] if far else [])
+
+
+@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize("outliers", [(), (1e4,)])
+def test_one_outlier_of_the_reference_hides_nothing(outliers: tuple[float, ...], far: bool) -> None:
+    """Fourteen of two hundred requests far out at the other end, and none."""
+    stream = _probed(3000, 5, 0.07 if far else 0.0, -10.0)
+    began = _take(_watch(_around(2.5, 0.5, *outliers)), stream)
+    assert [check for _, check in began] == ([Check.OUT_OF_RANGE] if far else [])
+
+
+@pytest.mark.parametrize(("now", "found"), [(4.999, False), (4.9, True)])
+def test_the_last_digit_of_nearly_all_answers_is_no_alarm(now: float, found: bool) -> None:
+    """Both percentiles are one prompt's answer: there is no spread to measure by."""
+    others = [value for at in range(1, 16) for value in (5.0 - at / 10, 5.0 + at / 10)]
+    watch = _watch(build({"x": random.Random(1).sample([5.0] * 1970 + others, 2000)}, About(model="m")))
+    assert (watch.column.low, watch.column.high, watch.column.untested) == (5.0, 5.0, "")
+    rng = random.Random(2)
+    began = [check for _, check in _take(watch, [now if rng.random() < 0.16 else 5.0 for _ in range(900)])]
     assert began == ([Check.OUT_OF_RANGE] if found else [])
 
 

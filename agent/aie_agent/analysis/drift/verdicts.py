@@ -20,7 +20,7 @@ from typing import Final
 from aie_agent.analysis.drift.canary import CanaryWatch
 from aie_agent.analysis.drift.canary_words import ADVICE, canary_finding, changed, same_sentence, sentence, unchanged
 from aie_agent.analysis.drift.collapse import EqualAnswers, equal_answers
-from aie_agent.analysis.drift.nan_signs import NanSigns
+from aie_agent.analysis.drift.nan_signs import ANSWERS_WITHOUT_NUMBERS, NanAnswers, NanSigns
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.span import qualified
 from aie_agent.analysis.drift.stream import EngineStream
@@ -237,21 +237,27 @@ def _narrow_sentence(statistic: Statistic, watch: StatisticWatch) -> Evidence:
     return Evidence(text=text, metric="aie_drift_output_stability_ratio")
 
 
+def _nan_sentence(told: NanAnswers) -> Evidence:
+    """As it was when it was told last: the finding is shown for a while after that."""
+    if not told.answers:
+        text = f"{told.too_large} of {told.entropies} entropies that came are none, no float32 holds them: a tenth are too many"
+        return Evidence(text=text, metric="aie_engine_output_entropy_nats")
+    signs = [f"numbers that hooks dropped as none: {told.dropped:.0f}"] if told.dropped else []
+    signs += [f"entropies that no float32 holds: {told.too_large}"] if told.too_large else []
+    text = (
+        f"{told.answers} answers in a row had no entropy, {ANSWERS_WITHOUT_NUMBERS} are too many; with the last"
+        f" {told.last_ones} of them came {', '.join(signs)}"
+    )
+    return Evidence(text=text, metric="aie_hooks_dropped_total" if told.dropped else "aie_engine_output_entropy_nats")
+
+
 def nan_finding(engine: str, signs: NanSigns) -> Finding:
     """Of an engine with signs of NaN."""
     evidence = []
     if signs.in_layers:
         text = f"{signs.in_layers:.0f} values of watched layers were NaN or infinite"
         evidence.append(Evidence(text=text, metric="aie_engine_activation_nonfinite_total"))
-    if signs.too_large:
-        text = f"of the last {signs.without} answers none has an entropy that is one: {signs.too_large} came that no float32 holds"
-        evidence.append(Evidence(text=text, metric="aie_engine_output_entropy_nats"))
-    elif signs.without:
-        text = (
-            f"of the last {signs.without} answers none has an entropy, and near the last of them hooks dropped {signs.dropped:.0f}"
-            " numbers that were none"
-        )
-        evidence.append(Evidence(text=text, metric="aie_hooks_dropped_total"))
+    evidence += [] if signs.answers is None else [_nan_sentence(signs.answers)]
     return Finding(
         cause="nan_logits",
         subject=engine,
