@@ -79,7 +79,7 @@ def _comparison(drift: Drift) -> Iterator[str]:
     else:
         yield (
             f"nearest is {closest.name}, {closest.distance_ratio:.3f} where {closest.threshold_ratio:.3f} is too far, "
-            f"{closest.consecutive} windows in a row too far or with too much outside ({drift.windows_to_alarm} are an alarm)"
+            f"{closest.consecutive} windows in a row beyond ({drift.windows_to_alarm} are an alarm)"
         )
     yield from _run_length(drift)
 
