@@ -89,11 +89,12 @@ def test_what_is_wrong_with_gpus_is_named_and_nothing_else(world: World) -> None
     assert {key for key in world.findings() if key[1].startswith("gpu")} == set()
     world.gpus.throttle(0, THERMAL)
     world.gpus.throttle(1, BRAKE)
-    world.gpus.lose(2)
     world.gpus.push_xid(3, 48)
     world.gpus.set_link(4, width=8)
     world.gpus.set(5, remapped_pending=1)
     world.gpus.set_processes(6, [mine, simulate.Process(os.getppid(), 30 * GIB)])
+    assert world.until("gpu_xid_memory", "gpu3").evidence
+    world.gpus.lose(2)  # NVML is opened anew then, and hears no XID meanwhile
     for cause, subject in (
         ("gpu_thermal", "gpu0"),
         ("gpu_power_brake", "gpu1"),

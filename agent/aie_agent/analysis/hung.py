@@ -198,7 +198,8 @@ def _shows_steps(view: View, engine: str, progress: Progress | None) -> bool:
 
 
 def _is_found_already(view: View, engine: str) -> bool:
-    """Whether it was found that nothing moves: then signs were seen moving before, which are forgotten while the hang goes on."""
+    """Whether it was found that nothing moves: then signs were seen moving before, which are forgotten while the hang goes on.
+    Not after a look that failed meanwhile: a page that was late, or an agent that stood still."""
     held = view.held(CAUSE, engine)
     return held is not None and any(each.metric == TOKENS for each in held.evidence)
 

@@ -92,6 +92,21 @@ def test_crashes_each_day_are_told(life_h: int, risen_gb: float, step_s: int) ->
     assert first == pytest.approx(20.0, abs=0.5)
 
 
+@pytest.mark.parametrize("phase_min", [0.1, 0.5, 0.9])
+def test_weights_that_load_in_view_are_no_level_of_a_life(phase_min: float) -> None:
+    """They take three minutes of each life; the rows that see it are there at another moment each time."""
+
+    def shape(hours: Array) -> Array:
+        up = np.mod(hours + phase_min / 60 + 0.003 * np.floor(hours / 10.5), 10.5)
+        return np.minimum(6700 * up * 60, 20_000 + 400 * up)
+
+    verdict = _judged(42 / 24, shape, 60)
+    assert verdict.verdict == "suspect", verdict.evidence
+    told = _LIVES.match(verdict.evidence[0])
+    assert told is not None
+    assert float(told.group(3)) == pytest.approx(20.0, abs=0.5)
+
+
 @pytest.mark.parametrize("step_s", [600, 2700, 4500, 5400, 7200])
 def test_lives_that_rise_by_less_than_a_third_are_none(step_s: int) -> None:
     """Null: 16 h each, of which a cache is likelier; the same sentence."""

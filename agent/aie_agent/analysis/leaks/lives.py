@@ -174,8 +174,11 @@ class Repeats:
         tier = Tier("a life", bins=per_block, blocks=_FLOORS, flats=0, level="suspect")
         settings = replace(self._settings, cell_s=self._settings.cell_s * apart)
         found = rise(rows[-per_block * _FLOORS :], tier, by, settings)
+        if not isinstance(found, Rise):
+            return None
         long = span + apart + (_UNTOLD if apart > 1 else 0)
-        return _of_all(found, life, long, per_block * apart, by) if isinstance(found, Rise) else None
+        highest = max(each.low.adjusted(by) for each in life)
+        return _of_all(found, long, settings.bin_s, self._settings.bin_s, highest)._replace(first=life[0])
 
 
 def _numbered(life: Sequence[Bin]) -> list[int]:
@@ -186,14 +189,14 @@ def _numbered(life: Sequence[Bin]) -> list[int]:
     return list(accumulate((max(int(step / mean), 1) for step in steps), initial=0))
 
 
-def _of_all(found: Rise, life: Sequence[Bin], long: float, block: float, by: Adjust) -> Rise:
-    """What blocks of a life show, as of all of it: from its first sixth to its last, and no more than is seen. `long` is all of it
-    and `block` each block, in half hours; sixths are whole half hours, however far apart rows are."""
-    sixth = int(long / _FLOORS)
-    sizes = [each.low.adjusted(by) for each in life]
-    first = min(size for each, size in zip(life, sizes, strict=True) if each.number < life[0].number + sixth)
-    risen = min((found.last_bytes - found.first_bytes) * sixth / block, max(sizes) - first)
-    return found._replace(first=life[0], first_bytes=first, last_bytes=first + risen)
+def _of_all(found: Rise, long: float, row_s: float, bin_s: float, highest: float) -> Rise:
+    """What blocks of a life show, as of all of it: along the same line from its first sixth to its last, and no further than it was
+    seen. `long` is all of it in half hours, of which sixths are whole ones, however far apart rows are. The line, and not the
+    life's first rows, tells where it began: weights may have been loading in those."""
+    slope = found.slope.value
+    first = found.first_bytes - slope * found.first.number * row_s
+    risen = min(slope * (_FLOORS - 1) * int(long / _FLOORS) * bin_s, highest - first)
+    return found._replace(first_bytes=first, last_bytes=first + risen)
 
 
 def _bin(number: int, low: Low) -> Bin:

@@ -195,7 +195,8 @@ def has_paused(bins: Sequence[Bin], by: Adjust, standing: Standing, settings: Le
     if floors is None:
         return False
     hour = min(each.low.adjusted(by) for each in bins[-_HOUR:] if each.number > bins[-1].number - _HOUR)
-    return max(*floors, hour) - min(floors) < _PAUSED * standing.slope.value * settings.day_s / 2
+    limit = _PAUSED * standing.slope.value * settings.day_s / 2
+    return max(floors) - min(floors) < limit and hour - max(floors) < limit
 
 
 def _newest(bins: Sequence[Bin], by: Adjust, length: int) -> list[float] | None:
