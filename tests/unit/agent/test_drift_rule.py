@@ -125,6 +125,18 @@ def test_the_last_digit_of_the_farthest_answer_is_no_alarm(share: float, before:
     assert began == ([Check.OUT_OF_RANGE] if found else [])
 
 
+@pytest.mark.parametrize(("sure", "now", "found"), [(0.02, 0.0, True), (0.02, 0.019, False), (1e-7, 0.0, False)])
+def test_nothing_is_not_like_little(sure: float, now: float, found: bool) -> None:
+    """Entropies: of 15 % of the answers that were sure nothing is left to chance any more, or hardly less than before."""
+
+    def entropies(seed: int, of_sure: float) -> list[float]:
+        rng = random.Random(seed)
+        return [of_sure if rng.random() < 0.15 else 0.02 + rng.gammavariate(6.0, 0.1) for _ in range(2000)]
+
+    watch = _watch(build({"x": entropies(1, sure)}, About(model="m")))
+    assert (Check.OUT_OF_RANGE in [check for _, check in _take(watch, entropies(3, now))]) is found
+
+
 @pytest.mark.parametrize("deviation", [0.3, 1.0])
 @pytest.mark.parametrize(("now", "found"), [(21.875, False), (21.0, True)])
 def test_the_last_digit_of_a_large_value_is_no_alarm(deviation: float, now: float, found: bool) -> None:

@@ -10,7 +10,9 @@ neither the distance nor the percentiles.
 Beside each bound a margin is left for what rounding and another order of sums do: percentile or extreme may be one prompt that is
 asked again and again. Of what has few values, or hardly ever another than one, it is a thousandth of the value. Of what is
 compared it is a step of bfloat16, and a tenth of the spread at least, and never more than half of the spread: a value may be large
-beside what it varies by. The spread is taken from the percentiles, for one outlier makes a standard deviation what it likes.
+beside what it varies by. The spread is taken from the percentiles, for one outlier makes a standard deviation what it likes. Of
+what is never negative, an entropy, the margin goes half of the way to zero at most, which would be within it else: answers of
+which nothing is left to chance are not like those of which little is.
 
 Whatever the distribution, m independent values leave a share beyond their extremes that is Beta(2, m - 1) distributed: of 1000,
 four of a hundred, five times in a row, come by chance within 26,000 windows (30 days at one request a second) for 1 in a million
@@ -41,6 +43,9 @@ _STEP: Final = 1 / 128
 _NEAR: Final = 0.1
 _FAR: Final = 0.5
 """Of the spread: nearer to a bound than the one is always like it, further than the other never."""
+
+_NEAR_ZERO: Final = 0.01
+"""Of the spread: a bound that is nearer to zero is as good as zero."""
 
 _SPREADS: Final = 4.65
 """Standard deviations from the 1st to the 99th percentile, where values are normally distributed."""
@@ -76,7 +81,7 @@ class Bounds(NamedTuple):
 def bounds_of(column: Column, values: Sequence[float]) -> Bounds:
     """Of a statistic whose reference has these values, ascending."""
     if not column.untested:
-        low, lowest = (least - _margin(column, least) for least in (column.low, values[0]))
+        low, lowest = (least - _margin_below(column, least, values[0]) for least in (column.low, values[0]))
         high, highest = (most + _margin(column, most) for most in (column.high, values[-1]))
         return Bounds(low, high, column.outside, lowest, highest, _too_many_unseen(column))
     if column.distinct < FEWEST_DISTINCT:
@@ -89,6 +94,13 @@ def _margin(column: Column, bound: float) -> float:
     """How far beyond a bound a value is still like it."""
     spread = (column.high - column.low) / _SPREADS
     return min(max(_NEAR * spread, _STEP * abs(bound)), _FAR * spread) if spread else _last_digits(bound)
+
+
+def _margin_below(column: Column, bound: float, least: float) -> float:
+    """The same below a bound of a statistic of which `least` is the least value."""
+    margin = _margin(column, bound)
+    spread = (column.high - column.low) / _SPREADS
+    return min(margin, bound / 2) if least >= 0 and bound > _NEAR_ZERO * spread else margin
 
 
 def _last_digits(bound: float) -> float:
