@@ -7,10 +7,10 @@ them was long; and any request ran in the last `LONG_WINDOW_S` seconds. So what 
 
 When it is wrong: never in what it says. An engine that collects that much in its normal work is reported for as long as it does.
 Collections of the youngest generation, thousands a minute, take well below a millisecond each and stay far below the share. A
-single collection is reported only where it alone takes that share. What a new process collected while it loaded is not: before its page's histograms began anew,
-and before it told how many requests run, if that took longer than `MOST_APART_S` and was not collecting for `STANDS_STILL` of it.
-Who collects for longer than that at a time tells nothing meanwhile, either, and is reported when it does again. The false-alarm
-rate is 0. It needs the engine's own page or hooks, or the probe set `gc` (off by default).
+single collection is reported only where it alone takes that share. What a new process collected while it loaded is not: before its
+page's histograms began anew, and before it told how many requests run, if that took longer than `MOST_APART_S` and was not
+collecting for `STANDS_STILL` of it. Who collects for longer than that at a time tells nothing meanwhile, either, and is reported
+when it does again. The false-alarm rate is 0. It needs the engine's own page or hooks, or the probe set `gc` (off by default).
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ and as such explains nothing that is graver, unless the clock of a busy GPU is b
 `CAPPED_SHARE` where its power limit holds it as well, which alone may cost what is between: at half of the looks, since that comes
 and goes with each batch (`_is_capped`). Where the clock is not known, neither is what it costs.
 
-False alarms: none by hardware or brake, since the driver says them; they may cost nothing where little is asked of the GPU. None by
-heat that costs less than that, but for a minute where heat began less than half a minute before the power limit held the clock, and
-now and then where that holds it at about half of the looks (of looks by chance, at 0.55 a third of the time, at 0.6 a twentieth,
-from 0.7 on none); more may be lost on work that does not need the clock (decoding of few requests). The power cap is
-told of a GPU whose work (prefill, large batches) draws more than its board allows by so much that the clock falls below
+False alarms: none by hardware or brake, since the driver says them; they may cost nothing where little is asked of the GPU. None
+by heat that costs less than that, but for a minute where heat began before the power limit held the clock, or for four where that
+comes and goes, and now and then where it holds it at about half of the looks (of looks by chance, at 0.55 a third of the time, at
+0.6 a twentieth, from 0.7 on none); more may be lost on work that does not need the clock (decoding of few requests). The power cap
+is told of a GPU whose work (prefill, large batches) draws more than its board allows by so much that the clock falls below
 `CAPPED_SHARE` of the highest: that is what the board is made for, and why it is information.
 """
 
