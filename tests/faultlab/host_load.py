@@ -134,7 +134,10 @@ class HostLoad:
         """What others took lately."""
         with self._lock:
             if time.monotonic() - self._samples[-1].at_s >= EVERY_S:
-                self._samples.append(self._take())
+                taken = self._take()
+                if taken.ours < self._samples[-1].ours:  # a child was waited for while /proc was read: it is in nobody's time
+                    taken = self._take()
+                self._samples.append(taken)
                 oldest_s = self._samples[-1].at_s - WINDOW_S - TELLS_ON_S
                 while self._samples[1].at_s <= oldest_s:
                     self._samples.popleft()

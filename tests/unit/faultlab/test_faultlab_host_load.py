@@ -130,6 +130,20 @@ def test_what_a_child_used_is_ours_while_it_runs_and_after_it_ended() -> None:
     assert read(process.pid).ours == 0
 
 
+def test_a_look_in_which_a_child_is_in_nobody_s_time_is_taken_again() -> None:
+    """It was waited for while /proc was read. Twelve seconds of CPU would be another's else."""
+    began_s = time.monotonic() - 30.0
+    taken = [
+        Sample(began_s + each, 10 * each * HZ, ours * HZ, 0, 10 * each * HZ)
+        for each, ours in ((0, 0), (10, 88), (20, 70), (20, 188))
+    ]
+    host = HostLoad(lambda: taken.pop(0))
+    host.lately()
+    found = host.lately()
+    assert not taken
+    assert found == Load(1.2, 0.0)
+
+
 def test_the_host_is_looked_at_once_a_second_at_most() -> None:
     began_s = time.monotonic()
     taken = [Sample(began_s - 30.0 + each, 10 * each * HZ, 0, 0, 10 * each * HZ) for each in (0, 10)]
