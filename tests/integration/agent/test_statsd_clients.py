@@ -167,7 +167,12 @@ async def test_datadog_packs_values_of_one_name() -> None:
     """Its aggregation sends one line for the values of a context: `wide:1:2:3|d`, and a counter's sum."""
     async with running(None, UDP) as it:
         client = DogStatsd(
-            host="127.0.0.1", port=port_of(it), disable_telemetry=True, disable_aggregation=False, max_metric_samples_per_context=64
+            host="127.0.0.1",
+            port=port_of(it),
+            disable_telemetry=True,
+            disable_aggregation=False,
+            max_metric_samples_per_context=64,
+            flush_interval=3600.0,  # not by itself, in the middle
         )
         for number in range(50):
             client.increment("orders")
