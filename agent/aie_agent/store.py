@@ -31,6 +31,7 @@ REFUSALS = (
     "reserved_name",
     "bad_labels",
     "out_of_order",
+    "superseded",
     "too_large",
     "engine_limit",
 )
@@ -48,6 +49,11 @@ _RANKS = {"scrape": 3, "statsd": 2, "bpf": 1}
 
 def _kind_of(source: str) -> str:
     return source.partition(":")[0]
+
+
+def _too_late(point: Point | HistogramPoint) -> str:
+    """Why a point is refused that is older than its series' last: what it adds is lost, what it is at has been told since."""
+    return "out_of_order" if point.delta else "superseded"
 
 
 def _weight(series: AnySeries) -> int:
@@ -218,7 +224,7 @@ class Store:
             self.refused["kind_conflict"] += 1
             return False
         if batch.time_s < series.last_time_s:
-            self.refused["out_of_order"] += 1
+            self.refused[_too_late(point)] += 1
             return False
         # Hooks keep their counts while no agent listens: the first one is where the counter stands, not a rise just now.
         is_base = is_new and point.name.startswith("aie_engine_")
@@ -248,7 +254,7 @@ class Store:
             self.refused["kind_conflict"] += 1
             return False
         if batch.time_s < series.last_time_s:
-            self.refused["out_of_order"] += 1
+            self.refused[_too_late(point)] += 1
             return False
         counts: Sequence[float] = point.counts
         total = point.total

@@ -23,7 +23,7 @@ AGENT_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_agent_series_limit", "series", (), "Most series that the store takes."),
     counter("aie_agent_samples_total", "samples", ("source",), "Samples taken into the store."),
     counter("aie_agent_samples_refused_total", "samples", ("reason",),
-             "Samples not taken into the store: series_limit, page_share (one page has a quarter of the store, or a twentieth where nobody configured it), foreign_limit (names of others have at most half of the store), kind_conflict, reserved_name, bad_labels, out_of_order, too_large, engine_limit."),
+             "Samples not taken into the store: series_limit, page_share (one page has a quarter of the store, or a twentieth where nobody configured it), foreign_limit (names of others have at most half of the store), kind_conflict, reserved_name, bad_labels, out_of_order (a count that came too late), superseded (a value that came too late: a newer one is there, nothing is lost), too_large, engine_limit."),
     counter("aie_agent_samples_shadowed_total", "samples", (),
              "Samples passed over because a better source reports the same metric of the same engine (page before StatsD before eBPF)."),
     counter("aie_agent_scrape_refused_total", "samples", ("engine", "reason"),

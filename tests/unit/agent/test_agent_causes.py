@@ -179,6 +179,13 @@ def test_drops_for_a_minute(row: str) -> None:
     assert found(world) == []
 
 
+def test_what_came_late_and_was_told_since_is_no_drop() -> None:
+    world = CauseWorld()
+    for value in (0.0, 7.0):
+        world.live(20, {"aie_agent_samples_refused_total reason=superseded": value})
+    assert found(world) == []
+
+
 def test_drops_of_before_the_agent_looked_are_none() -> None:
     world = CauseWorld()
     world.live(1, {"aie_agent_statsd_kernel_drops_total socket=udp": 500.0})

@@ -107,7 +107,7 @@ def test_a_histogram_weighs_as_many_series_as_prometheus_counts() -> None:
         ("reserved_name", Batch("statsd", 2.0, [gauge(1, "aie_invented")])),
         ("kind_conflict", Batch("statsd", 2.0, [Point("a", Kind.COUNTER, (), 1)])),
         ("kind_conflict", Batch("statsd", 2.0, histograms=[HistogramPoint("a", (), (1.0,), (1.0, 0.0), 1.0)])),
-        ("out_of_order", Batch("statsd", 0.5, [gauge(5, "a", ())])),
+        ("superseded", Batch("statsd", 0.5, [gauge(5, "a", ())])),
     ],
 )
 def test_refusals_are_counted_and_change_nothing(reason: str, batch: Batch) -> None:
@@ -118,6 +118,16 @@ def test_refusals_are_counted_and_change_nothing(reason: str, batch: Batch) -> N
     assert sum(store.refused.values()) == 1
     assert store.current("a", 1.0) == 1
     assert store.names() == ["a"]
+
+
+def test_a_count_that_comes_too_late_is_lost() -> None:
+    store = make_store()
+    hits = Point("hits", Kind.COUNTER, (), 3, delta=True)
+    sizes = HistogramPoint("sizes", (), (1.0,), (1.0, 0.0), 1.0, delta=True)
+    store.apply(Batch("statsd", 10.0, [hits], [sizes]))
+    store.apply(Batch("statsd", 9.5, [hits], [sizes]))
+    assert store.refused["out_of_order"] == 2
+    assert sum(store.refused.values()) == 2
 
 
 def test_counter_deltas_add_up_from_zero() -> None:
