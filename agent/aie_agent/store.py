@@ -19,9 +19,12 @@ from aie_agent.samples import Batch, HistogramPoint, Point, Tags
 from aie_agent.series import AnySeries, HistogramSeries, Series
 from aie_telemetry.catalogue import CATALOGUE, RESERVED_PREFIX, Kind
 
-__all__ = ["REFUSALS", "AnySeries", "Refusal", "Store"]
+__all__ = ["REFUSALS", "SUPERSEDED", "AnySeries", "Refusal", "Store"]
 
 Key = tuple[str, Tags]
+
+SUPERSEDED = "superseded"
+"""The one refusal by which nothing is lost: a newer value is there, as after a page that was late."""
 
 REFUSALS = (
     "series_limit",
@@ -31,7 +34,7 @@ REFUSALS = (
     "reserved_name",
     "bad_labels",
     "out_of_order",
-    "superseded",
+    SUPERSEDED,
     "too_large",
     "engine_limit",
 )
@@ -53,7 +56,7 @@ def _kind_of(source: str) -> str:
 
 def _too_late(point: Point | HistogramPoint) -> str:
     """Why a point is refused that is older than its series' last: what it adds is lost, what it is at has been told since."""
-    return "out_of_order" if point.delta else "superseded"
+    return "out_of_order" if point.delta else SUPERSEDED
 
 
 def _weight(series: AnySeries) -> int:

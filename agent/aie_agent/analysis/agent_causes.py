@@ -19,6 +19,7 @@ from aie_agent.analysis.findings import SourceHealth, View
 from aie_agent.analysis.sustained import live
 from aie_agent.analysis.window import increase
 from aie_agent.analysis.words import sentence
+from aie_agent.store import SUPERSEDED
 from aie_telemetry.api import Evidence, Finding
 from aie_telemetry.durations import in_words
 
@@ -43,8 +44,6 @@ _DROPS: Final[dict[str, tuple[str, str]]] = {
     "aie_agent_relay_dropped_total": ("packets not passed on", "reason"),
 }
 """Counters of the agent that should stand still: what they count, and by what."""
-_NOTHING_LOST: Final = "superseded"
-"""What a page says that was late, as of an engine that was stopped, when a newer value is there."""
 _DROPPED: Final = (
     "Lines that are refused: `aie-agent parse-statsd` says what is wrong with one. Packets that the kernel dropped: send less (a"
     " lower sample rate), or raise net.core.rmem_max. No room: raise store.max_series, or see who sends so many series."
@@ -121,7 +120,7 @@ def _drops(view: View, now_s: float) -> Iterator[Finding]:
         Evidence(text=f"{gained[0]:.0f} {what} ({dict(series.tags).get(label, '')}) in {DROPS_S:g} s (limit 0)", metric=metric)
         for metric, (what, label) in _DROPS.items()
         for series in live(view.store.scalars(metric), now_s)
-        if _NOTHING_LOST not in dict(series.tags).values()
+        if SUPERSEDED not in dict(series.tags).values()
         if (gained := increase(series, start_s, now_s)) is not None and gained[0] > 0
     ]
     if found:

@@ -12,7 +12,7 @@ from aie_agent.outputs.engine_rows import HISTORY_POINTS, HISTORY_STEP_S, Engine
 from aie_agent.sources.base import Health
 from aie_agent.sources.bpf.build import Probes
 from aie_agent.sources.process import ProcessSource
-from aie_agent.store import Store
+from aie_agent.store import SUPERSEDED, Store
 from aie_telemetry import api
 
 # CPU time in which this host did nothing of its own: what the hypervisor gave to others (steal), it did not use.
@@ -183,5 +183,6 @@ class SnapshotBuilder:
                 ("aie_agent_relay_dropped_total", "relay"),
             )
             for series in self._store.scalars(metric)
+            if SUPERSEDED not in dict(series.tags).values()
         }
         return {name: rise[0] for name, rise in gained.items() if rise is not None and rise[0] > 0}

@@ -244,7 +244,8 @@ def test_drops_name_what_and_why(world: World) -> None:
     for time_s, dropped in ((1000.0, 2.0), (1001.0, 5.0), (1002.0, 5.0)):
         drop = Point("aie_agent_statsd_dropped_total", Kind.COUNTER, (("reason", "bad_value"),), dropped)
         none = Point("aie_agent_samples_refused_total", Kind.COUNTER, (("reason", "series_limit"),), 0.0)
-        world.feed("agent", time_s, drop, none)
+        late = Point("aie_agent_samples_refused_total", Kind.COUNTER, (("reason", "superseded"),), dropped)
+        world.feed("agent", time_s, drop, none, late)
     assert world.builder.build(1002.0).agent.drops == {"statsd:bad_value": 3.0}
     assert world.builder.build(1090.0).agent.drops == {}, "what was dropped long ago is no problem of now"
 
