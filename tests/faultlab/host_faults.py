@@ -119,6 +119,6 @@ HOST_FAULTS: Final = (
         PLAIN,
         _quota,
         Answer("cpu_throttled"),
-        ("cpu_starved", "client_flood", *SLOW),
+        ("cpu_starved", *SLOW),
     ),
 )

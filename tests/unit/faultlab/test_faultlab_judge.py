@@ -168,6 +168,13 @@ def test_what_may_stand_beside_an_answer_does_so_where_the_answer_is_or_on_the_h
     assert on_host.beside == (said("disk_stall", "host"),)
 
 
+def test_more_clients_are_a_false_alarm_beside_a_quota_under_which_no_more_come() -> None:
+    throttled, flooded = finding("cpu_throttled"), finding("client_flood")
+    verdict = judge(looks((5.0, (throttled, flooded))), row("cpu-quota"), frozenset())
+    assert verdict.top_right
+    assert verdict.others == (said("client_flood"),)
+
+
 def test_false_alarms_beside_thirty_faults_that_were_named_keep_the_lab_below_its_targets() -> None:
     beside = (finding("engine_hung", "z", severity="critical"), finding("gpu_lost", "gpu7", severity="critical"))
     verdict = judge(looks((1.0, (HOT, *beside))), row("thermal"), frozenset())
