@@ -73,8 +73,8 @@ def _cuda_oom(world: World) -> contextlib.AbstractContextManager[None]:
 
 
 NULL_S: Final = 300.0
-"""A leak is named after four minutes: what is none has to stay unnamed for longer. A cache fills for two minutes of them, eight
-hours of the analysis' time, and what is given back is held as long."""
+"""The lab's leaks are suspected after a minute or so: what is none has to stay unnamed for longer. A cache fills for two minutes of
+them, eight hours of the analysis' time, and what is given back is held as long."""
 
 
 def _null(name: str, what: str, inject: Inject, suspected: tuple[str, ...] = ()) -> Fault:

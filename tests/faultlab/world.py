@@ -142,7 +142,8 @@ class World:
                 self.gpus.set_processes(gpu, processes)
 
     def start_agent(self) -> None:
-        """The agent with its defaults: all that is given is where to listen, the engine, and how fast time runs for leaks."""
+        """The agent with its defaults: all that is given is where to listen, the engine, how fast time runs for leaks, and what the
+        setup has: how many GPUs there should be, and the reference."""
         self.agents += 1
         config = self._directory / "agent.toml"
         config.write_text(
