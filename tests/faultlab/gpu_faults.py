@@ -91,13 +91,13 @@ _ORPHAN: Final = Answer("gpu_orphan", "gpu2", "warning", says=r"^process \d+ \(.
 _OTHERS: Final = Answer("gpu_neighbour", "gpu7", "warning", says=r"^process \d+ \(somebodys-training\) uses 24576 MiB")
 
 GPU_FAULTS: Final = (
-    _fault("thermal", "hardware slowdown: too hot", _throttle, _HOT, ("gpu_slowed",)),
-    _fault("power-brake", "hardware slowdown: power brake", _brake, _BRAKED, ("gpu_slowed",)),
+    _fault("thermal", "hardware slowdown: too hot", _throttle, _HOT),
+    _fault("power-brake", "hardware slowdown: power brake", _brake, _BRAKED),
     _fault("link-narrow", "8 of 16 PCIe lanes", _narrow, _NARROW, ("pcie_bound",)),
     _fault("pcie-full", "copies fill the PCIe link", _pcie, _FULL),
-    _fault("xid-79", "XID 79, and off the bus", _falls_with_79, _LOST_79, ("gpu_xid_link", "gpu_xid_gpu")),
+    _fault("xid-79", "XID 79, and off the bus", _falls_with_79, _LOST_79, ("gpu_xid_link",)),
     _fault("gpu-lost", "off the bus without a word", _lost, _LOST),
-    _fault("xid-48", "XID 48: double-bit ECC error", _xid_48, _XID_48, ("gpu_ecc",)),
+    _fault("xid-48", "XID 48: double-bit ECC error", _xid_48, _XID_48),
     _fault("xid-31", "XID 31: the application's page fault", _xid_31, _XID_31),
     _fault("orphan", "a process that is gone holds 20 GiB", _orphan, _ORPHAN),
     _fault("tenant", "another's training on the same GPU", _tenant, _OTHERS),

@@ -160,19 +160,27 @@ def test_the_right_cause_of_another_subject_is_a_false_alarm() -> None:
 
 
 def test_what_may_stand_beside_an_answer_does_so_where_the_answer_is_or_on_the_host() -> None:
-    of_same, of_another = finding("gpu_slowed", "gpu0"), finding("gpu_slowed", "gpu7")
-    verdict = judge(looks((5.0, (HOT, of_same, of_another))), row("thermal"), frozenset())
-    assert verdict.beside == (said("gpu_slowed", "gpu0"),)
-    assert verdict.others == (said("gpu_slowed", "gpu7"),)
+    narrow = finding("gpu_link_width", "gpu3", evidence=("it has 8 lanes of 16",))
+    of_same, of_another = finding("pcie_bound", "gpu3"), finding("pcie_bound", "gpu7")
+    verdict = judge(looks((5.0, (narrow, of_same, of_another))), row("link-narrow"), frozenset())
+    assert verdict.beside == (said("pcie_bound", "gpu3"),)
+    assert verdict.others == (said("pcie_bound", "gpu7"),)
     on_host = judge(looks((5.0, (finding("page_faults"), finding("disk_stall", "host")))), row("mapped-weights"), frozenset())
     assert on_host.beside == (said("disk_stall", "host"),)
 
 
-def test_more_clients_are_a_false_alarm_beside_a_quota_under_which_no_more_come() -> None:
-    throttled, flooded = finding("cpu_throttled"), finding("client_flood")
-    verdict = judge(looks((5.0, (throttled, flooded))), row("cpu-quota"), frozenset())
-    assert verdict.top_right
-    assert verdict.others == (said("client_flood"),)
+@pytest.mark.parametrize(
+    ("fault", "untrue"),
+    [
+        pytest.param("cpu-quota", finding("client_flood"), id="no more come than before"),
+        pytest.param("thermal", finding("gpu_slowed", "gpu0"), id="it is heat"),
+        pytest.param("power-brake", finding("gpu_slowed", "gpu1"), id="it is the brake"),
+        pytest.param("xid-79", finding("gpu_xid_gpu", "gpu4"), id="79 is of the link"),
+        pytest.param("xid-48", finding("gpu_ecc", "gpu0"), id="nothing is counted"),
+    ],
+)
+def test_what_a_fault_does_not_make_true_may_not_stand_beside_it(fault: str, untrue: Finding) -> None:
+    assert judge(looks((5.0, (untrue,))), row(fault), frozenset()).others == (said(untrue.cause, untrue.subject),)
 
 
 def test_false_alarms_beside_thirty_faults_that_were_named_keep_the_lab_below_its_targets() -> None:
