@@ -1,14 +1,14 @@
 """Leak detection beside what is done elsewhere, on eighteen patterns of memory over 72 hours.
 
-python bench/leak_table.py [--runs 112] [--peers 4] [--workers N] [--wander]
+    python bench/leak_table.py [--runs 112] [--peers 4] [--workers N] [--wander]
 
 Each pattern is drawn `--runs` times (112 times twelve normal patterns are 1344 runs without a leak); each line of memory goes
 sample by sample through the analysis that the agent and `aie-agent leak` use, with shipped defaults. Beside it, on `--peers` runs
 each:
 
-* OLS: the slope of the last hour is above 0 by 2.6 standard errors (what a trend over a dashboard's window does); * Mann-Kendall
-over the last hour, at the same level; * Prometheus' `predict_linear` of six hours, that says that 24 GB (twice the base) are passed
-within 72 hours.
+* OLS: the slope of the last hour is above 0 by 2.6 standard errors (what a trend over a dashboard's window does);
+* Mann-Kendall over the last hour, at the same level;
+* Prometheus' `predict_linear` of six hours, that says that 24 GB (twice the base) are passed within 72 hours.
 
 Peers are asked every ten minutes after a warm-up of half an hour. In a column stands in which share of the runs there was an alarm,
 and when the first one came, as the median (h after the beginning; for "LEAK after 36 h" alarms before that are false, and count as
