@@ -85,15 +85,17 @@ def test_lines_that_came_before_and_after_the_start(kmsg: Callable[[str], None])
     first = {point.tags: point for point in with_facility_1.collect(name).points if point.name.startswith("aie_gpu_xid_last")}
     seen = first[("gpu", "7"), ("xid", "48")]
     assert seen.value == pytest.approx(before, abs=60), "it says when, by the log's clock"
-    assert xids_of(with_facility_1, name) == {}, "what was before the agent is no rise"
+    # The log is the host's, and other tests write to it at the same time: only what is of this bus is this test's.
+    assert not any(gpu == "7" for gpu, _ in xids_of(with_facility_1, name)), "what was before the agent is no rise"
     for number in (79, 79, 13):
         kmsg(f"NVRM: Xid (PCI:00fe:ee:01): {number}, pid=4242, name=python3, text of the driver")
     collection = with_facility_1.collect(name)
-    counted = {dict(p.tags)["xid"]: p.value for p in collection.points if p.name == "aie_gpu_xid_errors_total" and p.value}
-    assert counted == {"79": 2.0, "13": 1.0}
-    assert [event.details["xid"] for event in collection.events] == [79.0, 79.0, 13.0]
-    assert collection.events[0].details["pid"] == 4242.0
-    assert "fallen off the bus" in collection.events[0].summary
+    counts = ((dict(p.tags), p.value) for p in collection.points if p.name == "aie_gpu_xid_errors_total" and p.value)
+    assert {tags["xid"]: value for tags, value in counts if tags["gpu"] == "7"} == {"79": 2.0, "13": 1.0}
+    events = [event for event in collection.events if event.details["gpu"] == "7"]
+    assert [event.details["xid"] for event in events] == [79.0, 79.0, 13.0]
+    assert events[0].details["pid"] == 4242.0
+    assert "fallen off the bus" in events[0].summary
     assert "kernel_log" not in with_facility_1.problems
     with_facility_1.close()
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from aie_agent.stacks import py_spy
@@ -243,12 +244,12 @@ def script(path: Path, text: str) -> Path:
 )
 def test_a_py_spy_that_misbehaves(tmp_path: Path, text: str, reason: str, words: str) -> None:
     program = script(tmp_path / "py-spy", text)
+    others = set(psutil.Process().children())  # of tests before this one, in this process
     with pytest.raises(StacksError, match=words) as caught:
-        dump(os.getpid(), NOW_S, time_limit_s=2.0, program=program)
+        dump(os.getpid(), NOW_S, time_limit_s=2.0 if reason == "too_long" else 60.0, program=program)
     assert caught.value.reason == reason
     assert str(caught.value).isprintable()
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert set(psutil.Process().children()) <= others, "it is left, if only as a zombie"
 
 
 def test_what_makes_no_sense_at_first_is_tried_again(tmp_path: Path) -> None:
