@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import select
 import socket
 import subprocess
 import sys
@@ -70,13 +70,13 @@ class Child:
         return f"the child has ended with status {status}; last told: {self.messages[-1:]}; its standard error:\n{said}"
 
     def reports(self, count: int) -> list[Report]:
-        """The next `count` reports."""
-        found: list[Report] = []
-        while len(found) < count:
-            message = self.until(lambda each: isinstance(each, Report))
-            assert isinstance(message, Report)
-            found.append(message)
-        return found
+        """Those that lie here unread, of which there are many where this process had to wait for its CPU; and the next `count`."""
+        before = len(self.messages)
+        while self._fresh or select.select([self._pipe], [], [], 0.0)[0]:
+            self.until(lambda _: True)
+        for _ in range(count):
+            self.until(lambda each: isinstance(each, Report))
+        return [each for each in self.messages[before:] if isinstance(each, Report)]
 
     def close(self) -> None:
         """Closes the agent's end of the pipe."""
@@ -97,24 +97,3 @@ def running_child(*arguments: str, log: Path) -> Iterator[Child]:
         ours.close()
         process.kill()
         process.wait()
-
-
-def programs_of(pid: int) -> set[int]:
-    """The ids of the BPF programs that a process holds."""
-    found = set()
-    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
-        fields = dict(line.split(":\t", 1) for line in descriptor.read_text().splitlines() if ":\t" in line)
-        if "prog_id" in fields:
-            found.add(int(fields["prog_id"]))
-    return found
-
-
-def all_programs() -> set[int]:
-    """The ids of all BPF programs of the kernel, as bpftool lists them."""
-    libbcc = ctypes.CDLL("libbcc.so.0", use_errno=True)
-    libbcc.bpf_prog_get_next_id.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
-    found: set[int] = set()
-    current = ctypes.c_uint32(0)
-    while libbcc.bpf_prog_get_next_id(current, ctypes.byref(current)) == 0:
-        found.add(current.value)
-    return found

@@ -57,7 +57,7 @@ def watch(child: Child, engines: dict[int, str]) -> None:
 
 
 def costs(child: Child, name: str) -> list[Cost]:
-    """Of a set, in the next reports: the one that may be under way, and one that has it all."""
+    """Of a set, in what is unread and the next reports: the one that may be under way, and one that has it all."""
     child.messages.clear()
     return [cost for report in child.reports(3) for cost in report.costs if cost.set == name]
 

@@ -14,7 +14,8 @@ import pytest
 
 from aie_ebpf.door import online_cpus
 from aie_ebpf.messages import OpenWindow, Report, ToAgent, WindowClosed
-from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
+from tests.fakes.bpf_programs import all_programs, programs_of
+from tests.integration.ebpf.bpf_child import Child, running_child
 from tests.integration.ebpf.child_maps import entries
 from tests.integration.ebpf.conftest import PROGRAMS
 
@@ -85,7 +86,7 @@ def test_a_process_that_ends_while_it_is_watched(child: Child, program: Callable
     """Seen at the next report, long before it is due to be looked at again."""
     process = program("sleeper")
     child.watch(process.pid)
-    child.until(lambda message: isinstance(message, Report) and bool(message.processes))
+    child.until(lambda message: isinstance(message, Report) and [each.tgid for each in message.processes] == [process.pid])
     process.kill()
     process.wait()
     # One report may have been under way; one more has what it did until it ended.

@@ -19,8 +19,9 @@ from aie_ebpf import budget
 from aie_ebpf.calibrate import UPROBE, UPROBE_EMULATED, URETPROBE
 from aie_ebpf.messages import Cost, Coverage, Ready, Report, ToAgent
 from aie_ebpf.uprobe_links import Way
+from tests.fakes.bpf_programs import all_programs, programs_of
 from tests.fakes.flood_program import LANDING_PAD, Flood, build
-from tests.integration.ebpf.bpf_child import Child, all_programs, programs_of, running_child
+from tests.integration.ebpf.bpf_child import Child, running_child
 from tests.integration.ebpf.uprobe_ways import both_ways
 
 pytestmark = pytest.mark.usefixtures("bpf")

@@ -13,6 +13,7 @@ from aie_ebpf.lives import start_ticks
 from aie_ebpf.messages import ProcessReport, Report, Target, ToAgent, Watch
 from aie_ebpf.probes import TRACEPOINTS
 from tests.integration.ebpf.bpf_child import Child, running_child
+from tests.integration.ebpf.child_maps import descriptors
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -68,12 +69,7 @@ def sees_locks(tgid: int, yes: bool) -> Callable[[ToAgent], bool]:
 
 def events(child: Child) -> int:
     """Perf events that the child holds: one for each tracepoint that it is attached to, and others that stay."""
-    links = (Path(f"/proc/{child.process.pid}/fd") / name for name in _names(child))
-    return sum("perf_event" in str(link.readlink()) for link in links)
-
-
-def _names(child: Child) -> list[str]:
-    return [each.name for each in Path(f"/proc/{child.process.pid}/fd").iterdir() if each.is_symlink()]
+    return descriptors(child.process.pid)["[perf_event]"]
 
 
 def test_a_set_that_nobody_may_have_is_detached_until_one_may(tmp_path: Path, started: Callable[[str], int]) -> None:

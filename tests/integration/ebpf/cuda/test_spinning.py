@@ -23,9 +23,10 @@ def waits_of_call(child: Child) -> list[Waits]:
     """In the reports of one call, until it is over."""
     found: list[Waits] = []
     while not found or found[-1].gpu_sync:
-        waits = child.reports(1)[0].processes[0].waits
-        if found or waits.gpu_sync:
-            found.append(waits)
+        for report in child.reports(1):
+            waits = report.processes[0].waits
+            if found or waits.gpu_sync:
+                found.append(waits)
     return found
 
 
