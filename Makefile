@@ -10,7 +10,7 @@ AT_ONCE ?= 3
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-leak healthy stack check-gpu faultlab fuzz setup setup-dev setup-system alerts dashboards metrics-doc picture clean
+.PHONY: help demo test unit lint format bench bench-engine bench-hooks bench-inline bench-gpu bench-bpf bench-drift bench-languages bench-leak healthy stack check-gpu faultlab fuzz setup setup-dev setup-system alerts dashboards metrics-doc picture clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -55,6 +55,9 @@ bench-gpu: setup-dev ## what reading eight simulated GPUs costs, beside nvitop a
 
 bench-drift: setup-dev ## drift: false alarms and delays by simulation, and what a request costs; fails beyond what is promised
 	@$(BIN)/python bench/drift_table.py
+
+bench-languages: setup-dev ## drift on a real model asked in other languages, for programs, with emoji (Debian's packages fortunes-*)
+	@$(BIN)/python bench/drift_languages.py
 
 bench-bpf: setup-dev ## what probes cost (as root); fails beyond 1.5 times bpftrace, 1 % of a step, 125 MiB, 3 ms
 	@$(BIN)/python bench/bpf_cost.py

@@ -50,7 +50,7 @@ class Program:
 def eventually(
     condition: Callable[[], Any],
     alive: Program | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 180.0,
     shown: Callable[[], Any] = lambda: "",
 ) -> Any:
     """What `condition()` gives once it gives something true. Fails after a time far beyond what any machine needs."""

@@ -133,7 +133,9 @@ def test_found_stopped_and_continued(start: Start, tmp_path: Path, hooks: bool) 
 
     engine.stop()
     view_that(lambda view: view.state == "down")
-    eventually(lambda: f"scrape:{name}" not in [source.name for source in snapshot(agent_url).sources], alive=agent)
+    eventually(
+        lambda: (found := snapshot(agent_url)) and f"scrape:{name}" not in [source.name for source in found.sources], alive=agent
+    )
 
 
 def test_check_lists_what_it_finds(start: Start, tmp_path: Path) -> None:
