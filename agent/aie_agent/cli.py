@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -137,16 +138,29 @@ def _engine(item: str) -> dict[str, str]:
 
 
 def _quietly(command: Any) -> int:
-    """A reader that goes away (`| head`) and Ctrl-C end a command without a traceback."""
+    """A reader that goes away (`| head`), output that cannot be written and Ctrl-C end a command without a traceback, and with no
+    status that would be a verdict."""
+    if sys.stdout is None:
+        print("aie-agent: cannot write to standard output: it is closed", file=sys.stderr)
+        return 2
     try:
         status: int = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+        _write_no_more()
+        return 141  # as the shell says of a program that SIGPIPE ended
+    except OSError as error:
+        _write_no_more()
+        print(f"aie-agent: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _write_no_more() -> None:
+    """Python flushes what is left once more when it ends, and would complain: let it go to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from typing import Final
@@ -35,5 +36,9 @@ def snapshot(url: str, timeout_s: float = 5.0) -> api.Snapshot:
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise AgentError(f"no agent answers at {url} ({reason}): start one (aie-agent run), or name it with --agent") from error
-    except ValueError as error:
+    except http.client.InvalidURL as error:
+        raise AgentError(f"--agent: expected a URL such as {DEFAULT_AGENT}, got {url!r}") from error
+    except http.client.HTTPException as error:  # of some other server; its text may hold all that it sent
+        raise AgentError(f"what answers at {url} is no agent: it speaks no HTTP ({type(error).__name__})") from error
+    except (ValueError, RecursionError) as error:
         raise AgentError(f"what answers at {url} is no agent of this version: {error}") from error

@@ -104,13 +104,13 @@ def _counted(count: int, word: str) -> str:
 def _explained(finding: api.Finding, told: Sequence[tuple[api.Finding, api.Finding | None]], indent: str) -> Iterator[str]:
     for other, by in told:
         if by is finding:
-            yield f"{indent}explains: {_printable(other.summary)} ({other.cause})"
+            yield f"{indent}explains: {_printable(f'{other.summary} ({other.cause})')}"
             yield from _explained(other, told, f"{indent}    ")
 
 
 def _finding(finding: api.Finding, now_s: float) -> Iterator[str]:
     yield f"{finding.severity.upper()}  {_printable(finding.summary)}"
-    yield f"    {finding.cause}, {finding.subject}, for {in_words(max(now_s - finding.since_s, 0.0))}"
+    yield f"    {_printable(f'{finding.cause}, {finding.subject}')}, for {in_words(max(now_s - finding.since_s, 0.0))}"
     for label, texts in (
         ("because", [each.text for each in finding.evidence]),
         ("before", list(finding.changes)),

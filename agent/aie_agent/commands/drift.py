@@ -50,7 +50,10 @@ def add_aim(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value <= 1e6:
         raise argparse.ArgumentTypeError("expected a number above 0, at most 1000000")
     return value

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aie_agent.csv_lines import lines
+
 MODEL: Final = "model"
 TIME: Final = "time_s"
 PASSED_OVER: Final = (TIME, "request")
@@ -17,6 +19,8 @@ PASSED_OVER: Final = (TIME, "request")
 
 _MOST_COLUMNS: Final = 64
 _CHUNK_ROWS: Final = 4096
+_MILLISECONDS: Final = 1e11
+"""The year 5138 in seconds, 1973 in milliseconds."""
 
 
 class TableError(ValueError):
@@ -33,10 +37,12 @@ class Table(NamedTuple):
 
 
 def read_table(path: Path) -> Table:
-    """Reads a file. NaN and infinity are numbers here: what they mean is the reader's to say. Raises TableError, and OSError."""
+    """Reads a file. NaN and infinity are numbers here: what they mean is the reader's to say. Raises TableError."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read(path, csv.reader(file, strict=True))
+            return _read(path, csv.reader(lines(file), strict=True))
+    except OSError as error:  # of one that fails in the middle Python gives no name
+        raise TableError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise TableError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except csv.Error as error:
@@ -65,13 +71,16 @@ def _read(path: Path, rows: Iterator[list[str]]) -> Table:
         if len(models) > 1:
             raise TableError(f"{path}: of several models ({', '.join(sorted(models)[:3])}): one file a model")
         first_row += len(chunk)
-    return Table(columns, next(iter(models), None), _hours(times))
+    return Table(columns, next(iter(models), None), _hours(path, times))
 
 
-def _hours(times: set[str]) -> float | None:
+def _hours(path: Path, times: set[str]) -> float | None:
     if not all(map(_is_number, times)):
         return None
     seconds = [second for second in map(float, times) if math.isfinite(second)]
+    wrong = next((second for second in seconds if abs(second) > _MILLISECONDS), None)
+    if wrong is not None:
+        raise TableError(f"{path}: {TIME}: {wrong:g} is no number of seconds; milliseconds?")
     return (max(seconds) - min(seconds)) / 3600.0 or None if seconds else None
 
 

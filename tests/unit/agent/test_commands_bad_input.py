@@ -1,0 +1,162 @@
+"""What users' shells, disks and networks do to the commands that give a verdict: one line, no traceback, no status of a verdict."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from aie_agent.cli import main
+from aie_agent.commands import agent_api, diagnose
+from aie_agent.commands.drift_csv import TableError, read_table
+from aie_agent.csv_lines import LONGEST
+from aie_telemetry import api
+
+AIE_AGENT: Final = str(Path(sys.executable).parent / "aie-agent")
+MEMORY: Final = "time_s,physical_bytes\n" + "".join(f"{60 * row},12000000000\n" for row in range(120))
+
+OK: Final = b"HTTP/1.1 200 OK\r\n"
+DEEP: Final = b'{"version":1,"other":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+WHOLE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s"
+
+
+@contextmanager
+def answering(content: bytes) -> Iterator[str]:
+    """A server on a port of its own that answers one connection so; yields its URL."""
+
+    def answer() -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(65536)
+            client.sendall(content)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\x1b[2J\r\n", "it speaks no HTTP (BadStatusLine)"),
+        (b"HTTP/1.1 abc\r\n\r\n", "it speaks no HTTP (BadStatusLine)"),
+        (OK + b"X: " + b"a" * 70_000 + b"\r\n\r\n", "it speaks no HTTP (LineTooLong)"),
+        (OK + b"X: a\r\n" * 200 + b"\r\n", "it speaks no HTTP (HTTPException)"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "it speaks no HTTP (IncompleteRead)"),
+        (WHOLE % (len(DEEP), DEEP), "no agent of this version: maximum recursion depth exceeded"),
+    ],
+    ids=["ssh", "status", "long header", "many headers", "chunk", "deep"],
+)
+def test_what_answers_and_is_no_agent_is_one_line(content: bytes, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(content) as url:
+        assert main(["diagnose", "--agent", url]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:port", "http://a b", "https://h:1x/"])
+def test_what_is_no_url_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--agent", url]) == 2
+    assert capsys.readouterr() == ("", f"aie-agent: --agent: expected a URL such as {agent_api.DEFAULT_AGENT}, got {url!r}\n")
+
+
+def test_no_name_of_a_finding_moves_the_cursor() -> None:
+    def finding(cause: str, by: str = "") -> api.Finding:
+        return api.Finding(cause=cause, subject="\x1b[2J", severity="warning", since_s=0.0, summary=cause, explained_by=by)
+
+    snapshot = msgspec.convert(
+        {
+            "version": 1,
+            "time_s": 1.0,
+            "window_s": 60.0,
+            "agent": {"version": "1", "uptime_s": 1.0, "series": 1, "series_limit": 10},
+            "host": {"hostname": "h", "kernel": "k"},
+        },
+        api.Snapshot,
+    )
+    told = list(diagnose.report(msgspec.structs.replace(snapshot, findings=(finding("a\x07"), finding("b\x9b", "a\x07"))), 90.0))
+    assert [line for line in told if not line.isprintable()] == []
+    assert "    a?, ?[2J, for 90 s" in told
+    assert "    explains: b? (b?)" in told
+
+
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Output is written when a command ends, as to any file or pipe, or at once."""
+    return {**os.environ, "PYTHONUNBUFFERED": request.param}
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """In which nothing is wrong."""
+    file = tmp_path / "memory.csv"
+    file.write_text(MEMORY)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [(">/dev/full", "[Errno 28] No space left on device"), (">&-", "cannot write to standard output: it is closed")],
+)
+def test_output_that_cannot_be_written_is_one_line(environment: dict[str, str], recording: Path, where: str, says: str) -> None:
+    call = ["sh", "-c", f'exec "$@" {where}', "sh", AIE_AGENT, "leak", str(recording)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (2, f"aie-agent: {says}\n")
+
+
+def test_a_reader_that_left_is_no_verdict(environment: dict[str, str], recording: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as pipe:
+        call = [AIE_AGENT, "leak", str(recording)]
+        done = subprocess.run(call, stdout=pipe, stderr=subprocess.PIPE, timeout=60, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def _table(path: Path, times: list[float]) -> Path:
+    rng = random.Random(0)
+    path.write_text("time_s,entropy\n" + "".join(f"{time_s},{rng.random()}\n" for time_s in times))
+    return path
+
+
+@pytest.mark.parametrize("first", [1.79e12, -1.79e12, 1e300])
+def test_milliseconds_are_no_hours(tmp_path: Path, first: float) -> None:
+    """They would be a thousand times as many, and a reference of half an hour would pass for one of three weeks."""
+    with pytest.raises(TableError, match=r"time_s: .* is no number of seconds; milliseconds\?"):
+        read_table(_table(tmp_path / "R.csv", [first + 1000 * row for row in range(9)]))
+    assert read_table(_table(tmp_path / "S.csv", [1.79e9 + 1800 * row for row in range(3)])).hours == 1.0
+
+
+def test_a_file_that_fails_in_the_middle_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="/proc/self/mem: Input/output error"):
+        read_table(Path("/proc/self/mem"))
+
+
+def test_what_has_no_line_ends_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    """A disk image of zeros, all of which would be read as one line."""
+    zeros = tmp_path / "zeros"
+    zeros.touch()
+    os.truncate(zeros, 64 << 20)
+    with pytest.raises(TableError, match=f"a line of {LONGEST} characters or more"):
+        read_table(zeros)
+
+
+def test_a_number_that_is_none_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["drift", "--reference", "R", "--stream", "S", "--rate", "many"])
+    assert ended.value.code == 2
+    assert "argument --rate: expected a number above 0, at most 1000000" in capsys.readouterr().err
