@@ -298,9 +298,10 @@ def is_reference(path: Path) -> bool:
 
 def load(path: Path) -> Reference:
     """Reads a file. Raises OSError, and UnfitReferenceError for one that is no reference, or not as it was written."""
-    if path.stat().st_size > _LARGEST_FILE_BYTES:
+    with path.open("rb") as file:
+        content = file.read(_LARGEST_FILE_BYTES + 1)
+    if len(content) > _LARGEST_FILE_BYTES:
         raise UnfitReferenceError("too large for a reference")
-    content = path.read_bytes()
     head, newline, data = content.removeprefix(_MAGIC).partition(b"\n")
     if not content.startswith(_MAGIC) or not newline:
         raise UnfitReferenceError("no drift reference (make one with `aie-agent baseline build`)")

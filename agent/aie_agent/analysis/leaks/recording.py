@@ -11,6 +11,7 @@ from typing import Final, TextIO
 
 from aie_agent.analysis.leaks.lines import Sample
 from aie_agent.analysis.leaks.plausible import Plausible
+from aie_agent.csv_lines import lines
 
 REQUIRED: Final = ("time_s", "physical_bytes")
 OPTIONAL: Final = ("allocated_bytes", "reserved_bytes", "load", "cache_bytes", "evictable_bytes", "event")
@@ -64,7 +65,7 @@ def read(path: Path, seen: Seen, sample_s: float = 10.0) -> Iterator[Sample]:
 
 
 def _rows(file: TextIO, name: str, seen: Seen, plausible: Plausible) -> Iterator[Sample]:
-    reader = csv.reader(file)
+    reader = csv.reader(lines(file), strict=True)
     header = next(reader, None)
     if header is None:
         raise RecordingError(f"{name}: empty: expected the header {','.join(REQUIRED)}[,...]")
