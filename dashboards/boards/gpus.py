@@ -91,14 +91,14 @@ _ANSWER: Final = Row(
         ),
         stat(
             "Held back now",
-            "How many are slowed by heat or by their power supply?",
+            "How many are slowed by heat or by their power supply, whatever it costs?",
             "none",
             Query(
                 p.by("", p.by(_G, p.of("aie_gpu_clock_event_active", p.GPU, _SLOWED), "max")),
                 "{{job}}",
             ),
             situation=_S,
-            steps=HEALTHY,
+            steps=NOTABLE,
             empty=_NONE,
         ),
         stat(

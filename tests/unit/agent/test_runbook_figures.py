@@ -56,7 +56,7 @@ FIGURES = {
         f"for {agent_causes.LOADS_S / 60:g} minutes after they began",
         f"no process for {Engines.AWAY_S / 60:g} minutes",
     ),
-    "gpu_lost": (f"{placement.REMEMBERED_S / 60:g} minutes",),
+    "gpu_lost": (f"{placement.REMEMBERED_S / 60:g} minutes", f"after {lost.MISSING_FOR_S:g} s"),
     **{f"gpu_xid_{family}": (f"the last {lost.RECENT_S / 60:g} minutes",) for family in lost.XID_FAMILIES},
 }
 

@@ -2,8 +2,10 @@
 
 Both are exact: nothing is estimated, and there is no false alarm as long as the driver tells the truth. A GPU that was given back
 on purpose (SIGUSR1), or of which nobody can be asked since the driver cannot be used at all, is not lost: the latter is
-`agent_blind`. XIDs are told for `RECENT_S`, also those that came while no agent ran: what they mean and what to do is NVIDIA's
-catalogue (`aie_telemetry/xids.py`). Those of which an application is to blame are information: the GPU is well.
+`agent_blind`. Of those that the configuration expects and nobody ever saw (no row is theirs), how many are missing is told once;
+false alarms of that: `gpu.expected` set too high. XIDs are told for `RECENT_S`, also those that came while no agent ran: what they
+mean and what to do is NVIDIA's catalogue (`aie_telemetry/xids.py`). Those of which an application is to blame are information: the
+GPU is well.
 """
 
 from __future__ import annotations
@@ -13,10 +15,16 @@ from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.gpu_causes.naming import subject, title
-from aie_agent.analysis.sustained import live
+from aie_agent.analysis.sustained import level_since, live
 from aie_telemetry.api import Evidence, Finding, Gpu, Severity
 from aie_telemetry.gpu_states import NOT_UP
 from aie_telemetry.xids import BY_NUMBER
+
+GPUS: Final = "gpus"
+"""The subject of those that nobody has seen: no engine is known to be on them, so it explains none's trouble."""
+MISSING_FOR_S: Final = 60.0
+"""A driver that is being loaded has one GPU after the other."""
+PRESENT: Final = "aie_gpu_present"
 
 XIDS: Final = "aie_gpu_xid_errors_total"
 LAST: Final = "aie_gpu_xid_last_timestamp_seconds"
@@ -31,8 +39,33 @@ _RANK: Final[dict[Severity, int]] = {"critical": 0, "warning": 1, "info": 2}
 
 
 def gpu_lost(view: View, now_s: float) -> list[Finding]:
-    """The finding `gpu_lost` for each GPU that should be there and does not answer."""
-    return [_lost(gpu, now_s) for gpu in view.gpus() if not gpu.up and gpu.reason not in _NOT_LOST]
+    """The finding `gpu_lost` for each GPU that should be there and does not answer, and one for those that were never seen."""
+    lost = [_lost(gpu, now_s) for gpu in view.gpus() if not gpu.up and gpu.reason not in _NOT_LOST]
+    return [*lost, *_missing(view, now_s)]
+
+
+def _missing(view: View, now_s: float) -> Iterator[Finding]:
+    """What AieGpuMissing tells: fewer than are expected, besides those that are known to be down."""
+    expected, down = view.store.current("aie_gpu_expected", now_s) or 0.0, sum(not gpu.up for gpu in view.gpus())
+    for series in live(view.store.scalars(PRESENT), now_s):
+        since_s = level_since(series, lambda present: present + down < expected, MISSING_FOR_S, now_s)
+        if since_s is None:
+            continue
+        missing = expected - down - series.value
+        held = f"for {now_s - since_s:.0f} s (limit {MISSING_FOR_S:g} s)"
+        yield Finding(
+            cause="gpu_lost",
+            subject=GPUS,
+            severity="critical",
+            since_s=since_s,
+            summary=f"{missing:.0f} of {expected:.0f} expected GPUs {'is' if missing == 1 else 'are'} missing",
+            evidence=(Evidence(text=f"{series.value:.0f} GPUs answer and {down} are known to be down, {held}", metric=PRESENT),),
+            advice=(
+                "See whether the bus has all of them (`lspci | grep -i nvidia`); reboot; then see to seating, power and BIOS. Where"
+                " fewer are meant to be there, set gpu.expected."
+            ),
+            runbook="docs/runbooks/gpu_lost.md",
+        )
 
 
 def _lost(gpu: Gpu, now_s: float) -> Finding:
