@@ -29,6 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Final, NamedTuple
 
 from aie_agent.analysis.findings import ProcessState, Stacks, View
@@ -97,7 +98,7 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     silent_s = _silent_since(view, engine, now_s)
     halted_s = [process.state_since_s for process in stopped if now_s - process.state_since_s >= limit_s]
     if stalled is None and silent_s is None and not halted_s:
-        return None
+        return _while_unanswered(view, engine)
     if stalled is None and silent_s is not None:
         stalled = _before_silence(view, engine, now_s, silent_s)
     stacks = view.stacks(engine, CAUSE) or Stacks()
@@ -118,6 +119,11 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
+def _while_unanswered(view: View, engine: str) -> Finding | None:
+    """What was found goes on while its page does not answer in time, until that itself is found (`_silent_since`)."""
+    return view.held(CAUSE, engine) if _is_found_already(view, engine) and view.unanswered_since_s(engine) is not None else None
+
+
 def _before_silence(view: View, engine: str, now_s: float, silent_s: float) -> _Stalled | None:
     """What its page said last may be old, and still tells what it was at when it fell silent. Requests that may have ended before
     are none: the page must have moved just then, or have stood for longer than it may show them."""
@@ -136,7 +142,9 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float, limit_s: flo
     tokens = store.scalars(TOKENS, engine=engine)
     if not running or any(_moved(series, max(start_s, now_s - _GLANCE_S)) for series in tokens):
         return None  # as nearly always, for a few microseconds
-    busy = [series for series in running if _runs_since(series, start_s, view.limits.hung_after_s / 2)]
+    is_found = _is_found_already(view, engine)
+    most_apart_s = inf if is_found else view.limits.hung_after_s / 2  # across looks further apart nothing moved either
+    busy = [series for series in running if _runs_since(series, start_s, most_apart_s)]
     if not busy or not any(_first_s(series) <= start_s for series in tokens):
         return None
     progress = view.progress(engine)
@@ -145,7 +153,7 @@ def _stalled(view: View, engine: str, now_s: float, fresh_s: float, limit_s: flo
     signs = list(_signs(view, engine))
     if any(_moved(series, start_s) for series in signs):
         return None
-    if not (_is_found_already(view, engine) or _shows_steps(view, engine, progress)):
+    if not (is_found or _shows_steps(view, engine, progress)):
         return None
     beat_s = progress.beat_s if progress is not None else None
     moves = [last for last in (*map(_last_move_s, signs), beat_s) if last is not None]
@@ -198,8 +206,7 @@ def _shows_steps(view: View, engine: str, progress: Progress | None) -> bool:
 
 
 def _is_found_already(view: View, engine: str) -> bool:
-    """Whether it was found that nothing moves: then signs were seen moving before, which are forgotten while the hang goes on.
-    Not after a look that failed meanwhile: a page that was late, or an agent that stood still."""
+    """Whether it was found that nothing moves: then signs were seen moving before, which are forgotten while the hang goes on."""
     held = view.held(CAUSE, engine)
     return held is not None and any(each.metric == TOKENS for each in held.evidence)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.cause_world import BEGIN_S
 from fakes.engine_world import E, EngineWorld
 
 from aie_agent.analysis.causes import EXPLAINS
-from aie_agent.analysis.engine_causes.arrivals import RECEIVED, Arrivals, Counted
+from aie_agent.analysis.engine_causes.arrivals import RECEIVED, Arrivals, Counted, arrivals
 from aie_agent.analysis.engine_causes.outcomes import client_flood
 from aie_agent.analysis.engine_causes.queue_saturation import queue_saturation
 from aie_agent.analysis.engine_causes.tokenizer_bound import tokenizer_bound
@@ -197,6 +198,46 @@ def test_where_the_page_does_not_tell_what_came_what_ended_is_it() -> None:
     (flood,) = found(world)
     assert flood.cause == "client_flood"
     assert flood.evidence[1].metric == "aie_engine_requests_total"
+
+
+def filled(world: EngineWorld, seconds: int, ok: int, rejected: int, grows: int, queue: float | None = None) -> None:
+    """A page that does not tell what came. Its queue grows by so many a second, from what it is or from `queue` on."""
+    begin = int(world.now_s - BEGIN_S)
+    least = (world.store.current("aie_engine_requests_waiting", world.now_s) or 0.0) if queue is None else queue
+    waiting = lambda second: least + grows * (second - begin + 1)  # noqa: E731
+    outcomes = {"ok": ok, "rejected": rejected}
+    world.serve(seconds, outcomes=outcomes, requests_refused_full_total=rejected, requests_running=8, requests_waiting=waiting)
+
+
+def test_an_engine_that_became_slow_is_not_flooded_when_it_is_forgotten_that_it_was_faster() -> None:
+    """All that is remembered of the time before it refused any is then that its queue filled, while little ended."""
+    world = EngineWorld()
+    filled(world, 120, 20, 0, 0)
+    filled(world, 60, 5, 0, 15)
+    for _ in range(17):
+        filled(world, 20, 5, 15, 0)
+        assert [each.cause for each in found(world)] == ["queue_saturation"]
+
+
+def test_what_fills_a_queue_came_before_anything_is_refused() -> None:
+    """So nobody asked again yet."""
+    world = EngineWorld()
+    filled(world, 120, 5, 0, 0)
+    filled(world, 20, 5, 0, 15)
+    filled(world, 20, 5, 15, 0)
+    flood = world.engine(client_flood)
+    assert flood is not None
+    assert flood.not_visible == ()
+
+
+def test_what_waits_in_an_engine_that_was_restarted_came_since() -> None:
+    """What waited in the old one is not taken off."""
+    world = EngineWorld()
+    filled(world, 61, 5, 0, 15)
+    world._totals.clear()
+    filled(world, 60, 5, 0, 15, queue=0.0)
+    came = arrivals(world.view, "e", [], world.now_s).came_before
+    assert came == Counted(20.0 * 90 + 8, 90.0), "and what runs in the new one"
 
 
 @pytest.mark.parametrize("held", [True, False])

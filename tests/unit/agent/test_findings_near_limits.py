@@ -21,12 +21,14 @@ from aie_agent.analysis.engine_causes.python_gc import python_gc
 from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
 from aie_agent.analysis.engine_causes.readings import RUNNING
 from aie_agent.analysis.findings import EngineCause
+from aie_agent.samples import Batch
 from aie_telemetry.api import Finding
 
 CAUSES: tuple[EngineCause, ...] = (
     error_rate, client_flood, requests_rejected, kv_preemption, kv_full, queue_saturation, python_gc,
 )  # fmt: skip
 QUARTER_S = 900
+E_M = "engine=e model=m"
 LONG = {"queue_seconds": {4.0: 3}, "time_to_first_token_seconds": {4.5: 3}}
 SHORT = {"queue_seconds": {0.002: 3}, "time_to_first_token_seconds": {0.1: 3}}
 
@@ -228,6 +230,43 @@ def test_what_is_mended_is_soon_gone(name: str) -> None:
     world.serve(60, **mended)
     assert shown(world, diagnosis, 120, cause, **broken)[-1] is not None
     assert shown(world, diagnosis, within_s, cause, **mended)[-1] is None
+
+
+def test_a_flood_that_is_over_is_no_queue_that_is_full() -> None:
+    """Its refusals stand in the last minute for longer than more come than before."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    healthy: Life = {"outcomes": {"ok": 20, "rejected": 0}, "requests_refused_full_total": 0, "requests_received_total": 20}
+    flood: Life = {"outcomes": {"ok": 20, "rejected": 80}, "requests_refused_full_total": 80, "requests_received_total": 100}
+    shown(world, diagnosis, 120, "client_flood", **healthy)
+    assert shown(world, diagnosis, 60, "client_flood", **flood)[-1] is not None
+    assert not any(shown(world, diagnosis, 90, "queue_saturation", **healthy))
+
+
+@pytest.mark.parametrize("every_s", [1, 11, 60])
+def test_an_engine_that_refuses_as_many_as_ever_is_one_finding_however_seldom_it_is_read(every_s: int) -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(queue_saturation,), subject_causes=())
+    served = {f"requests_total {E_M} outcome={name}": number for name, number in (("ok", 4), ("rejected", 1))}
+    served |= {f"requests_refused_full_total {E_M}": 1, f"requests_received_total {E_M}": 5}
+    told: list[Finding | None] = []
+    for second in range(600):
+        if second % every_s == 0:
+            points = [world._point(f"aie_engine_{row}", float(every_s * number)) for row, number in served.items()]
+            world.store.apply(Batch("scrape:e", world.now_s, points, period_s=float(every_s)))
+        found = diagnosis.update(world.view, world.now_s)
+        told.append(found[0] if found else None)
+        world.now_s += 1.0
+    assert news(told)[-1:] == ["warning"]
+    assert sum(bool(each) for each in news(told)) == 1
+
+
+def test_a_burst_that_is_nearly_worked_off_gets_no_graver() -> None:
+    """What is left of its queue goes up and down."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    waiting = lambda second: max(40 - 2 * second, (0, 2, 1, 3)[second % 4])  # noqa: E731
+    told = shown(world, diagnosis, 60, "queue_saturation", requests_running=8, requests_waiting=waiting, observes=LONG)
+    assert news(told) == ["info"]
+    told = shown(world, diagnosis, 60, "queue_saturation", requests_running=8, requests_waiting=3, observes=LONG)
+    assert news(told) == ["info", "warning"], "another queue that stays"
 
 
 LLAMA_CPP: Life = {"requests_running": 1, "requests_waiting": 6, "kv_usage_ratio": 0.6}

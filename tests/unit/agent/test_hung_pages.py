@@ -217,6 +217,27 @@ class TestSglang:
         assert not any(found[:265])
         assert all(found[265:])
 
+    @pytest.mark.parametrize("late_s", [8, 20, 40, 100])
+    def test_a_hang_goes_on_over_a_page_that_is_late(self, late_s: int) -> None:
+        """Long after the moves before it are forgotten, and until its page shows that it is over."""
+        world = World()
+        page = lambda second: sglang((2, 0, 0.001 * (min(second, 200) // 2)), ended=min(second, 200) // 100)  # noqa: E731
+        world.run(page, range(600))
+        world.silent_s = BEGIN_S + 600
+        for second in range(600, 600 + late_s):
+            world.held = engine_hung(world.view, "e", BEGIN_S + second)
+            assert world.held is not None
+            assert world.held.severity == "critical"
+        world.silent_s = None
+        assert all(world.run(page, range(600 + late_s, 900)))
+        assert not any(world.run(lambda second: sglang((2, 0, 0.001 * second), ended=3), range(900, 910)))
+
+    def test_what_was_not_found_is_none_while_its_page_is_late(self) -> None:
+        world = World()
+        world.run(lambda second: sglang((2, 0, 0.001 * second)), range(100))
+        world.silent_s = BEGIN_S + 100
+        assert not any(engine_hung(world.view, "e", BEGIN_S + second) for second in range(100, 130))
+
     def test_a_page_that_was_silent_and_is_read_again_is_no_sign_that_nothing_moves(self) -> None:
         """What was found was the silence: of signs that move while requests run nothing is known."""
         world = World()

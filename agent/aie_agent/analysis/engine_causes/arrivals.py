@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from aie_agent.analysis.engine_causes.readings import REQUESTS
+from aie_agent.analysis.engine_causes.readings import REQUESTS, RUNNING, WAITING
 from aie_agent.analysis.findings import View
 from aie_agent.analysis.window import gain
 from aie_agent.series import Series
@@ -34,6 +34,8 @@ LEAST_BEFORE_S: Final = 5.0
 """Of a shorter time before nothing is said: of one that is not much longer chance may have much to do, which `BEYOND` knows."""
 QUIET_S: Final = 15.0
 """Refusals that are further apart are not of one time."""
+REFUSES_S: Final = 30.0
+"""One that refused none for so long, or since the last look but one, has places again."""
 GREW: Final = 1.5
 GOES_ON: Final = 1.2
 """So much more than before is a flood for as long as it was one."""
@@ -41,6 +43,7 @@ FELL: Final = 0.5
 BEYOND: Final = 4.0
 IDLE: Final = 0.05
 FIRST_S: Final = 5.0
+_LOOKS: Final = 1.5
 _MOST_APART_S: Final = 30.0
 """What was between points that are further apart is not known: the engine was restarted, or did not answer."""
 
@@ -59,7 +62,7 @@ class Counted(NamedTuple):
 
 class Arrivals(NamedTuple):
     """What came and what was served well, before the engine refused any and lately; what came in between, since it refuses; since
-    when that is; which metric tells what came; and what came just before the first refusal."""
+    when that is; which metric tells what came; what came just before the first refusal; and whether it refused any just now."""
 
     came_before: Counted
     came_since: Counted
@@ -69,6 +72,7 @@ class Arrivals(NamedTuple):
     since_s: float
     metric: str
     filling: Counted = Counted(0.0, 0.0)
+    is_refusing: bool = True
 
     @property
     def is_known(self) -> bool:
@@ -105,24 +109,27 @@ class Arrivals(NamedTuple):
 
 
 def arrivals(view: View, engine: str, refused: Iterable[Series], now_s: float) -> Arrivals:
-    """Of an engine that refuses: `refused` are the counters of what it refuses. What ended, refused or not, is taken for what came
-    where the page does not tell that."""
-    onset_s = _onset_s(refused, now_s)
+    """Of an engine that refuses: `refused` are the counters of what it refuses. Where the page does not tell what came, that is
+    what ended, refused or not, and by how much more are in it: while a queue fills, what comes does not end."""
+    rises = sorted((rise for series in refused for rise in _rises(series)), key=lambda rise: rise[1], reverse=True)
+    onset_s = _onset_s(rises, now_s)
     received = _current(view, engine, RECEIVED, now_s)
     came = received or _current(view, engine, REQUESTS, now_s)
+    within = [] if received else [*_current(view, engine, RUNNING, now_s), *_current(view, engine, WAITING, now_s)]
     served = _current(view, engine, REQUESTS, now_s, outcome="ok")
     begin_s = min((span.first_s for series in came if (span := series.ring.span(0.0)) is not None), default=onset_s)
     until_s = onset_s - min(FILL_S, max(onset_s - begin_s, 0.0) / 2)
     late_s = max(onset_s, now_s - LATELY_S)
     return Arrivals(
-        came_before=_counted(came, 0.0, until_s),
-        came_since=_counted(came, onset_s, late_s),
-        came=_counted(came, late_s, now_s),
+        came_before=_counted(came, 0.0, until_s, within),
+        came_since=_counted(came, onset_s, late_s, within),
+        came=_counted(came, late_s, now_s, within),
         served_before=_counted(served, 0.0, until_s),
         served=_counted(served, late_s, now_s),
         since_s=onset_s,
         metric=RECEIVED if received else REQUESTS,
-        filling=_counted(came, _look_s(came, onset_s - FIRST_S), onset_s),
+        filling=_counted(came, _look_s(came, onset_s - FIRST_S), onset_s, within),
+        is_refusing=any(now_s - end_s <= max(REFUSES_S, _LOOKS * (end_s - begin_s)) for begin_s, end_s in rises[:1]),
     )
 
 
@@ -135,9 +142,8 @@ def _look_s(all_series: Iterable[Series], time_s: float) -> float:
     return min((span.first_s for series in all_series if (span := series.ring.span(time_s)) is not None), default=time_s)
 
 
-def _onset_s(refused: Iterable[Series], now_s: float) -> float:
-    """Since when it refuses without a pause: the last look before the first refusal."""
-    rises = sorted((rise for series in refused for rise in _rises(series)), key=lambda rise: rise[1], reverse=True)
+def _onset_s(rises: Sequence[tuple[float, float]], now_s: float) -> float:
+    """Since when it refuses without a pause: the last look before the first refusal. The newest comes first."""
     onset_s = rises[0][1] if rises else now_s
     for begin_s, end_s in rises:
         if onset_s - end_s > QUIET_S:
@@ -153,17 +159,27 @@ def _rises(series: Series) -> Iterator[tuple[float, float]]:
             yield begin_s, end_s
 
 
-def _counted(all_series: Sequence[Series], start_s: float, end_s: float) -> Counted:
-    """How much counters rose, together, between looks that both lie in this time; and for how long that is known."""
-    number, seconds = 0.0, 0.0
-    for series in all_series:
+def _counted(counters: Sequence[Series], start_s: float, end_s: float, levels: Sequence[Series] = ()) -> Counted:
+    """How much counters rose, and levels changed, together, between looks that both lie in this time; and for how long that is
+    known of a counter. What a level shows when a counter begins anew is of a new process: all of it came since."""
+    number, seconds, anew = 0.0, 0.0, set[float]()
+    for series in counters:
         known_s = 0.0
-        for (begin_s, before), (until_s, value) in pairwise(series.ring.since(start_s)):
-            if begin_s >= start_s and until_s <= end_s and until_s - begin_s <= _MOST_APART_S:
-                number += gain(before, value)
-                known_s += until_s - begin_s
+        for (begin_s, before), (until_s, value) in _steps(series, start_s, end_s):
+            number += gain(before, value)
+            known_s += until_s - begin_s
+            anew |= {until_s} if value < before else set()
         seconds = max(seconds, known_s)
-    return Counted(number, seconds)
+    for series in levels:
+        number += sum(value - (0.0 if at_s in anew else before) for (_, before), (at_s, value) in _steps(series, start_s, end_s))
+    return Counted(max(number, 0.0), seconds)
+
+
+def _steps(series: Series, start_s: float, end_s: float) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """From each look to the next, of those that lie in this time and not too far apart."""
+    for (begin_s, before), (until_s, value) in pairwise(series.ring.since(start_s)):
+        if begin_s >= start_s and until_s <= end_s and until_s - begin_s <= _MOST_APART_S:
+            yield (begin_s, before), (until_s, value)
 
 
 def _beyond(now: Counted, before: Counted) -> float:

@@ -9,12 +9,13 @@ It goes on while requests waited at half of the looks of the last `GOES_ON_S` se
 reached: so a queue that is empty at one look in ten is one finding (an hour simulated; with one in four, four in an hour), and
 what is mended has gone within twenty seconds.
 
-Or requests are refused for want of a place, and not because more come than before (`outcomes.overload`, which tells those as
-`client_flood`). Where fewer are served than before, that is what is said: something made the engine slow.
+Or requests are refused for want of a place, lately still (`arrivals.REFUSES_S`), and not because more come than before
+(`outcomes.overload`, which tells those as `client_flood`). Where fewer are served than before, that is what is said: something made
+the engine slow.
 
-A queue that shrinks so fast that it is empty within `WORKED_OFF_S` is information: a burst that is worked off without help. It
-shrinks when, since its highest look in the last `PEAK_S` seconds, no look of the later half was above one of the earlier, and the
-last is below the first.
+A queue that shrinks so fast that it is empty within `WORKED_OFF_S` is information: a burst that is worked off without help, and
+stays so while it is empty at a look now and then. It shrinks when, since its highest look in the last `PEAK_S` seconds, no look of
+the later half was above one of the earlier, and the last is below the first.
 
 When it is wrong: never in what it says; only where `WAIT_S` is no bound of the page's buckets, half of the requests may have waited
 a little less, or more. But a queue that is kept full on purpose (batch work, a load
@@ -79,7 +80,7 @@ def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `queue_saturation` at `now_s`, or None."""
     queue = queue_of_waits(view, engine, now_s)
     refused = overload(view, engine, min(ease(view, cause, engine) for cause in (CAUSE, FLOOD)), now_s)
-    if refused is None or refused.is_flood:
+    if refused is None or refused.is_flood or not refused.arrivals.is_refusing:
         return queue
     words, advice = _of_refused(refused.arrivals)
     return Finding(
@@ -117,7 +118,7 @@ def queue_of_waits(view: View, engine: str, now_s: float) -> Finding | None:
         return None
     waiting = view.store.current(WAITING, now_s, engine=engine) or 0.0
     left_s = _worked_off_in_s(view, engine, now_s)
-    shrinks = left_s is not None and left_s <= WORKED_OFF_S
+    shrinks = (left_s is not None and left_s <= WORKED_OFF_S) or _is_nearly_worked_off(view, engine, now_s)
     kv = highest(view, engine, KV_USAGE, now_s - HELD_S, now_s)
     is_measured = waits.metric == QUEUE
     return Finding(
@@ -155,6 +156,13 @@ def _worked_off_in_s(view: View, engine: str, now_s: float) -> float | None:
         return None
     (begin_s, most), (end_s, left) = since[0], since[-1]
     return None if left >= most else left * (end_s - begin_s) / (most - left)
+
+
+def _is_nearly_worked_off(view: View, engine: str, now_s: float) -> bool:
+    """Whether it was told as a burst, and its queue was empty at a look just now: what is left of it goes up and down."""
+    before = view.held(CAUSE, engine)
+    is_burst = before is not None and before.severity == "info"
+    return is_burst and not held(view, engine, WAITING, is_positive, now_s - HELD_S, now_s)
 
 
 def _of_shrinking(left_s: float | None) -> Iterator[Evidence]:
