@@ -109,6 +109,20 @@ def test_weights_that_load_in_view_are_no_level_of_a_life(life_h: float, phase_m
     assert float(told.group(3)) == pytest.approx(20.0, abs=0.5)
 
 
+@pytest.mark.parametrize(("seen", "told"), [(6, "suspect"), (3, "not_enough_data")])
+def test_restarts_of_which_rows_see_most_are_told(seen: int, told: str) -> None:
+    """Of nine; null: of a few, so that a process that lives on clears a cache in the others."""
+
+    def shape(hours: Array) -> Array:
+        up = np.mod(hours, 10.5)
+        return np.where((hours >= 10.5 * (9 - seen)) & (up < 0.04), 500, 20_000 + 1000 * up)
+
+    verdict = _judged(4, shape, 60)
+    assert verdict.verdict == told, verdict.evidence
+    assert _LIVES.match(verdict.evidence[0])
+    assert ("falls at restarts" in verdict.evidence[0]) is (told == "suspect")
+
+
 @pytest.mark.parametrize("life_h", [9.0, 12.0, 24.0])
 def test_a_warm_up_hides_no_life(life_h: float) -> None:
     """0.9 GB in the first ten minutes of each, of which a row in five minutes sees two."""

@@ -34,7 +34,7 @@ _BURSTS: Final = 3
 
 class Lives(NamedTuple):
     """Rises that repeat: how often, since when, how fast (bytes a second), from which level, by how much each, as medians; whether
-    each ended in a restart that is known."""
+    most ended in a restart that is known."""
 
     times: int
     since_s: float
@@ -139,7 +139,7 @@ class Repeats:
             median(each.rise.slope.value for each in same),
             median(each.rise.first_bytes for each in same),
             median(each.rise.last_bytes - each.rise.first_bytes for each in same),
-            all(each.restarted for each in same),
+            sum(each.restarted for each in same) > len(same) / 2,  # rows do not see each that takes a minute or two
         )
 
     def _lives(self, by: Adjust) -> Iterator[_Life]:
