@@ -93,18 +93,49 @@ def test_crashes_each_day_are_told(life_h: int, risen_gb: float, step_s: int) ->
 
 
 @pytest.mark.parametrize("phase_min", [0.1, 0.5, 0.9])
-def test_weights_that_load_in_view_are_no_level_of_a_life(phase_min: float) -> None:
-    """They take three minutes of each life; the rows that see it are there at another moment each time."""
+@pytest.mark.parametrize("life_h", [8.5, 9.0, 10.5, 12.0])
+def test_weights_that_load_in_view_are_no_level_of_a_life(life_h: float, phase_min: float) -> None:
+    """They take three minutes of each life; the rows that see it are there at another moment each time. Of lives of 9 and 12 h the
+    half hour in which they load is one of those of six blocks."""
 
     def shape(hours: Array) -> Array:
-        up = np.mod(hours + phase_min / 60 + 0.003 * np.floor(hours / 10.5), 10.5)
-        return np.minimum(6700 * up * 60, 20_000 + 400 * up)
+        up = np.mod(hours + phase_min / 60 + 0.003 * np.floor(hours / life_h), life_h)
+        return np.minimum(6700 * up * 60, 20_000 + 600 * up)
 
-    verdict = _judged(42 / 24, shape, 60)
+    verdict = _judged(4 * life_h / 24, shape, 60)
     assert verdict.verdict == "suspect", verdict.evidence
     told = _LIVES.match(verdict.evidence[0])
     assert told is not None
     assert float(told.group(3)) == pytest.approx(20.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("seen", "told"), [(6, "suspect"), (3, "not_enough_data")])
+def test_restarts_of_which_rows_see_most_are_told(seen: int, told: str) -> None:
+    """Of nine; null: of a few, so that a process that lives on clears a cache in the others."""
+
+    def shape(hours: Array) -> Array:
+        up = np.mod(hours, 10.5)
+        return np.where((hours >= 10.5 * (9 - seen)) & (up < 0.04), 500, 20_000 + 1000 * up)
+
+    verdict = _judged(4, shape, 60)
+    assert verdict.verdict == told, verdict.evidence
+    assert _LIVES.match(verdict.evidence[0])
+    assert ("falls at restarts" in verdict.evidence[0]) is (told == "suspect")
+
+
+@pytest.mark.parametrize("life_h", [9.0, 12.0, 24.0])
+def test_a_warm_up_hides_no_life(life_h: float) -> None:
+    """0.9 GB in the first ten minutes of each, of which a row in five minutes sees two."""
+
+    def shape(hours: Array) -> Array:
+        up = np.mod(hours, life_h)
+        return 20_000 + 900 * np.minimum(up * 6, 1) + 300 * up
+
+    verdict = _judged(4 * life_h / 24, shape, 300)
+    assert verdict.verdict == "none", "by less than a third of the level"
+    told = _LIVES.match(verdict.evidence[0])
+    assert told is not None
+    assert float(told.group(2)) == pytest.approx(300, rel=0.05)
 
 
 @pytest.mark.parametrize("step_s", [600, 2700, 4500, 5400, 7200])

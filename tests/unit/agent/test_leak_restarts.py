@@ -21,14 +21,17 @@ LEAK_MB_PER_HOUR = 168.0
 Size = Callable[[float], float]
 
 
-def _judge(hours: float, size_mb: Size, event: Callable[[int], str] = lambda _: "", *, seed: int = 0) -> WholeVerdict:
-    """Of a row in two minutes; sizes are of hours, events of the row's number."""
+def _judge(
+    hours: float, size_mb: Size, event: Callable[[int], str] = lambda _: "", *, seed: int = 0, empty_s: float = -1.0
+) -> WholeVerdict:
+    """Of a row in two minutes; sizes are of hours, events of the row's number. The row at `empty_s` has no size."""
     rng = np.random.default_rng(seed)
 
     def rows() -> Iterator[Sample]:
         for row in range(int(hours * 3600 / STEP_S)):
             size = size_mb(row * STEP_S / 3600) + rng.normal(0.0, 30.0)
-            yield Sample(row * STEP_S, physical_bytes=size * MB, event=event(row))
+            known = None if row * STEP_S == empty_s else size * MB
+            yield Sample(row * STEP_S, physical_bytes=known, event=event(row))
 
     return judge(rows(), Seen(), SETTINGS)
 
@@ -68,8 +71,9 @@ def test_two_low_readings_are_a_restart_with_a_warm_up_after_it() -> None:
     assert "1 times the engine restarted" in _told(verdict)
 
 
-def test_a_restart_of_which_one_row_tells_ends_no_leak_as_retained() -> None:
-    verdict = _judge(60, lambda hour: 500 if 40 <= hour < 40.01 else _leak(hour if hour < 40 else hour - 40))
+@pytest.mark.parametrize("empty_s", [-1.0, 1800.0], ids=["all known", "no size at the end of the warm-up"])
+def test_a_restart_of_which_one_row_tells_ends_no_leak_as_retained(empty_s: float) -> None:
+    verdict = _judge(60, lambda hour: 500 if 40 <= hour < 40.01 else _leak(hour if hour < 40 else hour - 40), empty_s=empty_s)
     assert verdict.verdict == "leak"
     assert "the engine restarted then" in _told(verdict)
 

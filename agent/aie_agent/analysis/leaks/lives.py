@@ -34,7 +34,7 @@ _BURSTS: Final = 3
 
 class Lives(NamedTuple):
     """Rises that repeat: how often, since when, how fast (bytes a second), from which level, by how much each, as medians; whether
-    each ended in a restart that is known."""
+    most ended in a restart that is known."""
 
     times: int
     since_s: float
@@ -139,7 +139,7 @@ class Repeats:
             median(each.rise.slope.value for each in same),
             median(each.rise.first_bytes for each in same),
             median(each.rise.last_bytes - each.rise.first_bytes for each in same),
-            all(each.restarted for each in same),
+            sum(each.restarted for each in same) > len(same) / 2,  # rows do not see each that takes a minute or two
         )
 
     def _lives(self, by: Adjust) -> Iterator[_Life]:
@@ -161,24 +161,35 @@ class Repeats:
 
     def _rise(self, life: Sequence[Bin], by: Adjust) -> Rise | None:
         """By rows, as if there was one in each half hour: where they lie further apart, blocks of half hours would lack some. What
-        it tells is of the whole life, of which blocks of as many rows may leave out up to five."""
+        it tells is of the whole life, of which blocks of as many rows may leave out up to five; and the row with which it began,
+        where that hides the rest, and blocks of two rows are left: weights were loading then, or it was warming up."""
         numbers = _numbered(life)
         if not numbers[-1]:
             return None
         span = life[-1].number - life[0].number
         apart = span / numbers[-1]
-        per_block = len(life) // _FLOORS
-        if len(life) * apart < _LEAST or not per_block:
+        if len(life) * apart < _LEAST:
             return None
         rows = [each._replace(number=number) for each, number in zip(life, numbers, strict=True)]
-        tier = Tier("a life", bins=per_block, blocks=_FLOORS, flats=0, level="suspect")
         settings = replace(self._settings, cell_s=self._settings.cell_s * apart)
-        found = rise(rows[-per_block * _FLOORS :], tier, by, settings)
-        if not isinstance(found, Rise):
+        found = _rises(rows, by, settings)
+        if found is None and len(rows) > 2 * _FLOORS:
+            found = _rises(rows[1:], by, settings)
+        if found is None:
             return None
         long = span + apart + (_UNTOLD if apart > 1 else 0)
         highest = max(each.low.adjusted(by) for each in life)
         return _of_all(found, long, settings.bin_s, self._settings.bin_s, highest)._replace(first=life[0])
+
+
+def _rises(rows: Sequence[Bin], by: Adjust, settings: LeakSettings) -> Rise | None:
+    """Whether six blocks of as many rows, up to the newest one, rise steadily."""
+    per_block = len(rows) // _FLOORS
+    if not per_block:
+        return None
+    tier = Tier("a life", bins=per_block, blocks=_FLOORS, flats=0, level="suspect")
+    found = rise(rows[-per_block * _FLOORS :], tier, by, settings)
+    return found if isinstance(found, Rise) else None
 
 
 def _numbered(life: Sequence[Bin]) -> list[int]:

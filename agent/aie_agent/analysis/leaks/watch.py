@@ -77,6 +77,8 @@ class Watch:
         self._last = sample
         if self.warm_s is None and not self._warmed_up(sample):
             return
+        if self._base_bytes is None:
+            self._base_bytes = sample.physical_bytes  # the row that ends the warm-up may have none
         self._load = self._load if sample.load is None else sample.load
         self._cache = self._cache if sample.cache_bytes is None else sample.cache_bytes
         load, cache = self._load, self._cache
@@ -210,7 +212,7 @@ class Watch:
         waited = idle or now_s - self._first_request_s >= settings.warm_up_most_s
         if not waited and self._requests_so_far(sample) < settings.warm_up_requests:
             return False
-        self.warm_s, self._base_bytes = now_s, sample.physical_bytes
+        self.warm_s = now_s
         return True
 
     def _is_served(self, sample: Sample) -> bool:
