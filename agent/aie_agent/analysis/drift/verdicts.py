@@ -21,6 +21,7 @@ from aie_agent.analysis.drift.canary import CanaryWatch
 from aie_agent.analysis.drift.canary_words import ADVICE, canary_finding, changed, same_sentence, sentence, unchanged
 from aie_agent.analysis.drift.collapse import EqualAnswers, equal_answers
 from aie_agent.analysis.drift.nan_signs import ANSWERS_WITHOUT_NUMBERS, NanAnswers, NanSigns
+from aie_agent.analysis.drift.reference import FEWEST, Header
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.span import qualified
 from aie_agent.analysis.drift.stream import EngineStream
@@ -181,8 +182,16 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
     return (
         f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days},"
         f" {qualified(header.about.span_hours)}{taking} ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of"
-        f" {header.requests} requests)"
+        f" {header.requests} requests{_too_few(header)})"
     )
+
+
+def _too_few(header: Header) -> str:
+    """What is to be said where values depend on each other so much that the reference's own error may raise alarms, too."""
+    independent = min((column.m / column.dependence for column in header.columns if not column.untested), default=math.inf)
+    if independent >= FEWEST:
+        return ""
+    return f", which tell as much as {independent:.0f} independent ones: of fewer than {FEWEST} it may come more often"
 
 
 def _shorter(stream: EngineStream, now_s: float) -> str:
