@@ -78,8 +78,9 @@ def _comparison(drift: Drift) -> Iterator[str]:
         yield f"no window of {drift.window_requests} is complete"
     else:
         yield (
-            f"nearest is {closest.name}, {closest.distance_ratio:.3f} where {closest.threshold_ratio:.3f} is too far, "
-            f"{closest.consecutive} windows in a row beyond ({drift.windows_to_alarm} are an alarm)"
+            f"nearest is {closest.name}, {closest.distance_ratio:.3f} where {closest.threshold_ratio:.3f} is too far,"
+            f" {closest.consecutive} windows in a row too far or with too many values outside"
+            f" ({drift.windows_to_alarm} are an alarm)"
         )
     yield from _run_length(drift)
 

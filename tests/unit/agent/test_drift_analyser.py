@@ -105,6 +105,25 @@ def test_where_more_is_asked_than_the_reference_was_made_for_it_says_that_chance
     assert shown.run_length_s < shown.promised_s
 
 
+@pytest.mark.parametrize(
+    ("each_of", "said"), [(1, "a reference of 2000 requests)"), (10, "fewer than 500 it may come more often)")]
+)
+def test_where_values_depend_on_each_other_it_says_of_how_many_independent_ones(each_of: int, said: str) -> None:
+    """Sessions: so many requests in a row that are alike but for a tenth."""
+    rng = random.Random(1)
+
+    def entropies(count: int, mean: float) -> list[float]:
+        levels = [rng.gauss(mean, 1.0) for _ in range(count // each_of)]
+        return [level + rng.gauss(0.0, 0.1) for level in levels for _ in range(each_of)]
+
+    world = DriftWorld(Assigned(build({"entropy": entropies(2000, 2.0)}, About(model="m"))))
+    shifted = entropies(2000, 6.0)
+    for at in range(0, len(shifted), 10):
+        found = world.second({"entropy": shifted[at : at + 10]})
+    (finding,) = found
+    assert finding.evidence[-1].text.endswith(said)
+
+
 def test_the_finding_ends_when_traffic_is_as_before(reference: Reference) -> None:
     world = DriftWorld(Assigned(reference))
     world.requests(600, entropy=1.5)

@@ -38,6 +38,14 @@ def test_equal_answers_are_a_collapse(reference: Reference, varies: set[str], se
     metrics = world.metrics()
     alarms = [metrics["aie_drift_alarm", name] for name in ("entropy", "surprisal", PROMPT, LENGTH)]
     assert alarms == [1.0, 1.0, 0.0, 0.0]
+    (shown,) = world.analyser.shown(["e"], world.now_s)
+    since_s = found[0].since_s
+    assert {each.name: each.alarm_since_s for each in shown.statistics} == {
+        "entropy": since_s,
+        "surprisal": since_s,
+        PROMPT: None,
+        LENGTH: None,
+    }
 
 
 @pytest.mark.parametrize("equal", [{LENGTH}, {PROMPT}, {LENGTH, PROMPT}, {"entropy"}, {"surprisal"}, {"entropy", LENGTH, PROMPT}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Callable
 from functools import cache
 
 import msgspec
@@ -28,7 +29,7 @@ def reference() -> Reference:
 
 
 def _watch(reference: Reference) -> StatisticWatch:
-    return StatisticWatch(reference.header.columns[0], reference.values["x"])
+    return StatisticWatch(reference.header.columns[0], next(iter(reference.values.values())))
 
 
 def _take(watch: StatisticWatch, values: list[float], start: int = 0) -> list[tuple[int, Check]]:
@@ -190,6 +191,29 @@ def test_answers_that_scatter_less_are_less_stable(reference: Reference) -> None
     assert Check.STABILITY in [check for _, check in found]
     assert watch.stability_ratio is not None
     assert watch.stability_ratio < 0.4
+
+
+def _few_far(rng: random.Random, count: int) -> list[float]:
+    """Of which 3 in 1000 make nearly all the scatter."""
+    return [rng.gauss(50, 5) if rng.random() < 0.003 else rng.gauss(1, 0.3) for _ in range(count)]
+
+
+def _zeros(rng: random.Random, count: int) -> list[float]:
+    """One-token answers, of which 97 in 100 leave nothing to chance."""
+    return [0.0 if rng.random() < 0.97 else rng.gammavariate(0.7, 0.3) for _ in range(count)]
+
+
+def _wide(rng: random.Random, count: int) -> list[float]:
+    return [rng.lognormvariate(-5, 2) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("draw", "seed"), [(_few_far, 4), (_few_far, 6), (_zeros, 1), (_zeros, 26), (_wide, 5), (_wide, 9)])
+def test_that_hardly_any_of_the_few_values_came_that_scatter_is_chance(
+    draw: Callable[[random.Random, int], list[float]], seed: int
+) -> None:
+    rng = random.Random(seed)
+    watch = _watch(build({"entropy": draw(rng, 1000)}, About(model="m")))
+    assert _take(watch, draw(rng, 10_000)) == []
 
 
 def test_every_window_has_scipys_distance(reference: Reference) -> None:

@@ -125,7 +125,7 @@ DRIFT_COLUMNS: Final[tuple[Column[DriftRow], ...]] = (
         width=4,
         priority=4,
         spans=lambda row, width: _text(row, _in_a_row(row), "normal", width, right=True),
-        about="windows in a row that were too far, of how many it takes",
+        about="windows in a row that were too far or had too many values outside, of how many it takes",
     ),
     Column(
         key="every",

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import mul
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from aie_agent.analysis.drift.ks import Rank, ks_integer, rank
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
+
+V = TypeVar("V")
 
 LONGEST_RUN_LENGTH: Final = 1e10
 """Requests. No longer run length is claimed: a line through a few thousand replayed windows carries no further."""
@@ -102,6 +104,19 @@ def held_out_ranks(values: Sequence[float]) -> tuple[list[Rank], int]:
     return ranks, len(used) - size
 
 
+def streams(values: Sequence[V], depends: Dependence, length: int, seed: int = 0, runs: int = _RUNS) -> Iterator[list[V]]:
+    """So many streams of `length` values, made of blocks of these, which are in the order in which they came."""
+    block = max(_SHORTEST_BLOCK, min(math.ceil(_BLOCKS_PER_DEPENDENCE * depends.values), WINDOW * CONSECUTIVE, len(values) // 4))
+    rng = random.Random(seed)
+    circle = [*values, *values[:block]]
+    for _ in range(runs):
+        stream: list[V] = []
+        while len(stream) < length:
+            start = rng.randrange(len(values))
+            stream += circle[start : start + block]
+        yield stream[:length]
+
+
 def replay(values: Sequence[float], seed: int = 0, runs: int = _RUNS) -> Replay:
     """Replays a reference's traffic, in the order in which it came, `runs` times five windows. Raises ValueError for fewer than
     500 values. Equal seeds give equal results."""
@@ -109,16 +124,9 @@ def replay(values: Sequence[float], seed: int = 0, runs: int = _RUNS) -> Replay:
         raise ValueError(f"{len(values)} values are too few to replay")
     ranks, m = held_out_ranks(values)
     depends = dependence([float(each.lo + each.hi) for each in ranks])
-    block = max(_SHORTEST_BLOCK, min(math.ceil(_BLOCKS_PER_DEPENDENCE * depends.values), WINDOW * CONSECUTIVE, len(ranks) // 4))
-    rng = random.Random(seed)
-    circle = ranks + ranks[:block]
     low, high = m // 100, m - m // 100
     smallest, most_outside = [], 0
-    for _ in range(runs):
-        stream: list[Rank] = []
-        while len(stream) < WINDOW * CONSECUTIVE:
-            start = rng.randrange(len(ranks))
-            stream += circle[start : start + block]
+    for stream in streams(ranks, depends, WINDOW * CONSECUTIVE, seed, runs):
         windows = [stream[start : start + WINDOW] for start in range(0, WINDOW * CONSECUTIVE, WINDOW)]
         smallest.append(min(ks_integer(window, m) for window in windows) / (m * WINDOW))
         outside = min(sum(each.hi <= low or each.lo >= high for each in window) for window in windows)

@@ -52,6 +52,14 @@ def equal_answers(watches: Mapping[str, StatisticWatch]) -> EqualAnswers | None:
     )
 
 
+def alike_since_s(watches: Mapping[str, StatisticWatch]) -> dict[str, float]:
+    """The statistics that are all alike together, each with since when it is too many; none where answers differ."""
+    equal = equal_answers(watches)
+    if equal is None:
+        return {}
+    return dict.fromkeys(together({name: watch.column for name, watch in watches.items()}), equal.since_s)
+
+
 def first_equal(columns: Mapping[str, Column], stream: Mapping[str, Sequence[float]]) -> int | None:
     """The request, from 1, of a recorded stream from which on answers are all alike; None where they never are."""
     names = together(columns)

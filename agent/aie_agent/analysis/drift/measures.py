@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aie_agent.analysis.drift.collapse import equal_answers, together
+from aie_agent.analysis.drift.collapse import alike_since_s
 from aie_agent.analysis.drift.rule import WINDOW
 from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.watch import StatisticWatch
@@ -23,20 +23,13 @@ def points_of(engine: str, model: str, stream: EngineStream, now_s: float) -> It
     run_length_s = stream.run_length_s(now_s)
     if run_length_s is not None:
         yield _point("aie_drift_run_length_seconds", own, run_length_s)
-    equal = _equal(stream)
+    alike = alike_since_s(stream.watches)
     for name, watch in stream.watches.items():
         tags = (*own, ("statistic", name))
         yield _point("aie_drift_values_lost_total", tags, float(stream.lost[name]))
-        for metric, value in _of_watch(watch, name in equal):
+        for metric, value in _of_watch(watch, name in alike):
             if value is not None:
                 yield _point(metric, tags, value)
-
-
-def _equal(stream: EngineStream) -> set[str]:
-    """The statistics that are all alike together."""
-    if equal_answers(stream.watches) is None:
-        return set()
-    return set(together({name: watch.column for name, watch in stream.watches.items()}))
 
 
 def _of_watch(watch: StatisticWatch, is_equal: bool) -> Iterator[tuple[str, float | None]]:

@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,9 @@ FEWEST_DISTINCT: Final = 20
 LARGEST_THRESHOLD: Final = 0.5
 """Of the distance, which a shift by 1.3 standard deviations has. A statistic that needs more to keep false alarms rare is not
 compared: it would say nothing, and that would look like "no drift"."""
+
+_STRETCHES: Final = 200
+"""Replayed to see how little traffic may scatter."""
 
 _MAGIC: Final = b"aie drift reference 1\n"
 _LARGEST_FILE_BYTES: Final = 64 << 20
@@ -88,10 +91,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
     `critical` is the integer from which on a window counts, `critical_p01` the one of p < 0.01, which it is never below. `outside`
     values of a window beyond `low` and `high` (1st and 99th percentile) are too many. `deviation_low` and `deviation_high` are the
-    smallest and the largest standard deviation of stretches as long as those of `output_stability`. `dependence` is how many
-    values tell as much as one that depends on none. `false_alarm` is the probability of five windows beyond the threshold.
-    `delay_requests` is by shift in standard deviations, null where it takes more than a million. `untested` says why it cannot be
-    compared, empty where it can; values that it never had are noticed all the same (bounds.py).
+    smallest and the largest standard deviation of stretches as long as those of `output_stability`, replayed ones too. `dependence`
+    is how many values tell as much as one that depends on none. `false_alarm` is the probability of five windows beyond the
+    threshold. `delay_requests` is by shift in standard deviations, null where it takes more than a million. `untested` says why it
+    cannot be compared, empty where it can; values that it never had are noticed all the same (bounds.py).
     """
 
     name: str
@@ -189,9 +192,9 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
     counts = [len(list(group)) for _, group in groupby(ordered)]
     edge = m // 100
     deviation = moments(values).deviation
-    scatters = _scatters(values)
     critical_p01 = critical_integer(m, WINDOW, ALPHA)
     seen = calibrate.replay(values, seed)
+    scatters = _scatters(values, seen.dependence, seed)
     tail = calibrate.tail(seen, m)
     critical = min(m * WINDOW + 1, max(critical_p01, math.ceil(tail.threshold(probability) * m * WINDOW)))
     false_alarm = tail.probability(critical / (m * WINDOW))
@@ -229,10 +232,13 @@ def _insensitive(threshold: float, too_often: float, dependence: float) -> str:
     )
 
 
-def _scatters(values: Sequence[float]) -> list[float]:
-    """Standard deviations of stretches of the traffic, as long as those that `output_stability` is taken of, or half of it."""
+def _scatters(values: Sequence[float], depends: calibrate.Dependence, seed: int) -> list[float]:
+    """Standard deviations of stretches of the traffic, as long as those that `output_stability` is taken of, or half of it: as they
+    came, and replayed. Where most of the scatter is of a few values, how many of them a stretch has is chance, and there are too
+    few stretches to show how few it may be."""
     length = min(WINDOW * BLOCKS, len(values) // 2)
-    return [moments(values[start : start + length]).deviation for start in range(0, len(values) - length + 1, WINDOW)]
+    came = (values[start : start + length] for start in range(0, len(values) - length + 1, WINDOW))
+    return [moments(stretch).deviation for stretch in chain(came, calibrate.streams(values, depends, length, seed, _STRETCHES))]
 
 
 def _warnings(columns: Sequence[Column], rows: int, aim: Aim) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from aie_agent.analysis.drift.canary import LEARNT, CanaryWatch
+from aie_agent.analysis.drift.collapse import alike_since_s
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.stream import EngineStream
 from aie_agent.analysis.drift.watch import StatisticWatch
@@ -22,6 +23,7 @@ def watched(engine: str, model: str, stream: EngineStream, name: str, canaries: 
     """Of an engine and model that are compared with a reference of this name."""
     header = stream.reference.header
     hours = header.about.span_hours
+    alike = alike_since_s(stream.watches)
     return Drift(
         engine=engine,
         model=model,
@@ -35,7 +37,7 @@ def watched(engine: str, model: str, stream: EngineStream, name: str, canaries: 
         promised_s=header.aim.days * 86400.0,
         promised_requests_per_second=header.aim.requests_per_second,
         recorded_s=None if hours is None else hours * 3600.0,
-        statistics=tuple(_statistic(name, watch) for name, watch in stream.watches.items()),
+        statistics=tuple(_statistic(name, watch, alike.get(name)) for name, watch in stream.watches.items()),
         canaries=_canaries(canaries, now_s),
     )
 
@@ -45,8 +47,9 @@ def unwatched(engine: str, model: str, reason: str, canaries: Mapping[str, Canar
     return Drift(engine=engine, model=model, reason=reason, canaries=_canaries(canaries, now_s))
 
 
-def _statistic(name: str, watch: StatisticWatch) -> DriftStatistic:
+def _statistic(name: str, watch: StatisticWatch, alike_since_s: float | None) -> DriftStatistic:
     column, last = watch.column, watch.last
+    since_s = [*watch.alarms.values(), *([] if alike_since_s is None or column.untested else [alike_since_s])]
     return DriftStatistic(
         name=name,
         requests=watch.taken,
@@ -56,7 +59,7 @@ def _statistic(name: str, watch: StatisticWatch) -> DriftStatistic:
         distance_ratio=None if last is None else last.distance,
         running_distance_ratio=watch.running_distance(),
         threshold_ratio=None if column.untested else column.threshold,
-        alarm_since_s=min(watch.alarms.values(), default=None),
+        alarm_since_s=min(since_s, default=None),
         untested=column.untested,
     )
 

@@ -8,7 +8,8 @@ A canary that changed (canary.py) is `output_drift` by itself, and makes one of 
 
 False alarms. Of drift: one in the run length that each finding tells, which the reference was calibrated to (30 days by default,
 all statistics together, at the rate that it was made for). Of the others: hard_checks.py, nan_signs.py; the scatter of a thousand
-requests falls below half of the least that the reference's traffic had only where something changed.
+requests fell below half of the least that the reference's traffic has, as it came and replayed, once in 6e5 requests of simulated
+traffic of which one value in thirty or fewer make all of the scatter, and of no other (lognormal, single values far out).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from aie_agent.analysis.drift.canary import CanaryWatch
 from aie_agent.analysis.drift.canary_words import ADVICE, canary_finding, changed, same_sentence, sentence, unchanged
 from aie_agent.analysis.drift.collapse import EqualAnswers, equal_answers
 from aie_agent.analysis.drift.nan_signs import ANSWERS_WITHOUT_NUMBERS, NanAnswers, NanSigns
+from aie_agent.analysis.drift.reference import FEWEST, Header
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_agent.analysis.drift.span import qualified
 from aie_agent.analysis.drift.stream import EngineStream
@@ -181,8 +183,16 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
     return (
         f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days},"
         f" {qualified(header.about.span_hours)}{taking} ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of"
-        f" {header.requests} requests)"
+        f" {header.requests} requests{_too_few(header)})"
     )
+
+
+def _too_few(header: Header) -> str:
+    """What is to be said where values depend on each other so much that the reference's own error may raise alarms, too."""
+    independent = min((column.m / column.dependence for column in header.columns if not column.untested), default=math.inf)
+    if independent >= FEWEST:
+        return ""
+    return f", which tell as much as {independent:.0f} independent ones: of fewer than {FEWEST} it may come more often"
 
 
 def _shorter(stream: EngineStream, now_s: float) -> str:
@@ -233,7 +243,9 @@ def _narrow_sentence(statistic: Statistic, watch: StatisticWatch) -> Evidence:
     ratio, least = watch.stability_ratio, watch.column.deviation_low / watch.column.deviation
     now = "before the agent was restarted, requests" if ratio is None else "the last thousand requests"
     times = "far less than the reference" if ratio is None else f"{ratio:.2f} times as much as the reference"
-    text = f"{statistic.name}: {now} scatter {times}, which never scattered less than {least:.2f} times; half is too little"
+    text = (
+        f"{statistic.name}: {now} scatter {times}, which replayed never scattered less than {least:.2f} times; half is too little"
+    )
     return Evidence(text=text, metric="aie_drift_output_stability_ratio")
 
 
