@@ -14,7 +14,18 @@ import pytest
 
 from aie_agent.analysis.drift.files import SHIPPED, assigned
 from aie_agent.analysis.drift.offline import judge
-from aie_agent.analysis.drift.reference import MOST, About, Aim, Reference, UnfitReferenceError, build, is_reference, load, save
+from aie_agent.analysis.drift.reference import (
+    FEWEST_INDEPENDENT,
+    MOST,
+    About,
+    Aim,
+    Reference,
+    UnfitReferenceError,
+    build,
+    is_reference,
+    load,
+    save,
+)
 from aie_agent.analysis.drift.span import qualified, spread, warning
 from aie_agent.request_values import STATISTICS
 
@@ -108,7 +119,7 @@ def test_a_statistic_with_few_values_is_not_compared_and_others_are() -> None:
 def test_values_that_hang_together_are_warned_of() -> None:
     walk = [0.0]
     rng = random.Random(1)
-    for _ in range(1999):
+    for _ in range(3999):
         walk.append(0.8 * walk[-1] + rng.gauss(0, 1))
     warnings = build({"x": walk}, ABOUT).header.warnings
     assert any("depend on each other" in warning for warning in warnings)
@@ -138,6 +149,23 @@ def test_values_that_hang_together_too_much_are_not_compared(rho: float) -> None
     assert (far.statistic, far.check, far.first_alarm_request) == ("x", "out_of_range", 500), "nowhere near what it ever was"
 
 
+def test_what_tells_too_little_is_not_compared_and_says_how_many_requests_would_do() -> None:
+    """Spells of two populations: windows were beyond the threshold a hundred times as often as calibrated to."""
+    rng = random.Random(1)
+    spells: list[float] = []
+    while len(spells) < 5000:
+        level = rng.choice((0.0, 4.0))
+        spells += [rng.gauss(level, 1.0) for _ in range(round(rng.expovariate(0.01)) + 1)]
+    (x,) = build({"x": spells[:5000]}, ABOUT).header.columns
+    independent = x.m / x.dependence
+    assert independent < FEWEST_INDEPENDENT
+    needed = round(x.dependence * FEWEST_INDEPENDENT)
+    assert x.untested == (
+        f"not enough data: its 5000 values depend on each other, and tell as much as {independent:.0f} that do not; at least 200"
+        f" are needed, so record {needed} requests or more"
+    )
+
+
 def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
     made = build({"x": _walk(0.99)}, ABOUT)
     verdict = judge(made, {"x": _walk(0.99)})
@@ -147,7 +175,7 @@ def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
 def test_every_statistic_that_is_compared_is_as_rarely_wrong_as_asked_for(rho: float) -> None:
-    header = build({"x": _walk(rho)}, ABOUT).header
+    header = build({"x": _walk(rho, 6000)}, ABOUT).header
     assert header.columns[0].untested == ""
     assert header.columns[0].threshold <= 0.5
     assert header.run_length_requests >= 0.999999 * header.aim.requests

@@ -40,6 +40,10 @@ LARGEST_THRESHOLD: Final = 0.5
 """Of the distance, which a shift by 1.3 standard deviations has. A statistic that needs more to keep false alarms rare is not
 compared: it would say nothing, and that would look like "no drift"."""
 
+FEWEST_INDEPENDENT: Final = 200
+"""Of fewer, what calibration knows of the traffic is chance: of two populations in spells of a hundred requests, 5000 requests tell
+as much as 63 to 147 independent ones, and false alarms came a hundred times as often as calibrated to."""
+
 _STRETCHES: Final = 200
 """Replayed to see how little traffic may scatter."""
 
@@ -199,6 +203,7 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
     critical = min(m * WINDOW + 1, max(critical_p01, math.ceil(tail.threshold(probability) * m * WINDOW)))
     false_alarm = tail.probability(critical / (m * WINDOW))
     untested = "" if len(counts) >= FEWEST_DISTINCT else f"{len(counts)} distinct values, fewer than {FEWEST_DISTINCT}"
+    untested = untested or _too_dependent(m, seen.dependence.values)
     untested = untested or _insensitive(critical / (m * WINDOW), false_alarm / probability, seen.dependence.values)
     shifts = () if untested else calibrate.SHIFTS
     return Column(
@@ -218,6 +223,16 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
         false_alarm=0.0 if untested else false_alarm,
         delay_requests={f"{shift:g}": calibrate.delay(ordered, values, shift * deviation, critical, seed) for shift in shifts},
         untested=untested,
+    )
+
+
+def _too_dependent(m: int, dependence: float) -> str:
+    """Why a statistic cannot be compared whose values depend on each other so much that they tell little; empty where it can."""
+    if m / dependence >= FEWEST_INDEPENDENT:
+        return ""
+    return (
+        f"not enough data: its {m} values depend on each other, and tell as much as {m / dependence:.0f} that do not; at least"
+        f" {FEWEST_INDEPENDENT} are needed, so record {dependence * FEWEST_INDEPENDENT:.0f} requests or more"
     )
 
 
