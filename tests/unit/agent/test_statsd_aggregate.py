@@ -1,48 +1,20 @@
-"""StatsD samples to deltas: what each type becomes, what is refused and why, and that nothing grows without bound."""
+"""StatsD samples to deltas: what the values of each type become."""
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
+from fakes.statsd_lines import feed, taken, the_point
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aie_agent.samples import Batch, HistogramPoint, Point
-from aie_agent.sources.statsd_aggregate import ANONYMOUS, SILENT_S, Aggregator
-from aie_agent.sources.statsd_series import GENERAL_BOUNDS, Identity, conflicts, verdict
-from aie_agent.store import Store
+from aie_agent.samples import HistogramPoint, Point
+from aie_agent.sources.statsd_aggregate import Aggregator
+from aie_agent.sources.statsd_series import GENERAL_BOUNDS
 from aie_telemetry.catalogue import CATALOGUE, OUTCOMES, Kind
 from aie_telemetry.catalogue.buckets import INTER_TOKEN_BUCKETS
 from aie_telemetry.statsd import TYPES, Parser, Sample
-
-REQUESTS = "aie_engine_requests_received_total,engine=e,model=m"
-
-
-def feed(aggregator: Aggregator, *lines: str, sender: int = ANONYMOUS) -> list[Identity | None]:
-    return [aggregator.add(sample, sender) for line in lines for sample in parsed(line)]
-
-
-def parsed(line: str) -> list[Sample]:
-    return [sample for parsed in Parser().packet(line.encode()) for sample in parsed.samples]
-
-
-def taken(*lines: str, now_s: float = 100.0) -> tuple[list[Point], list[HistogramPoint], Aggregator]:
-    aggregator = Aggregator()
-    feed(aggregator, *lines)
-    points, histograms, overflows = aggregator.swap(now_s).points()
-    assert overflows == 0
-    return points, histograms, aggregator
-
-
-def the_point(*lines: str) -> Point:
-    points, histograms, aggregator = taken(*lines)
-    assert not histograms
-    assert not aggregator.refused
-    (point,) = points
-    return point
 
 
 def the_histogram(*lines: str) -> HistogramPoint:
@@ -51,13 +23,6 @@ def the_histogram(*lines: str) -> HistogramPoint:
     assert not aggregator.refused
     (histogram,) = histograms
     return histogram
-
-
-def refused(*lines: str) -> dict[str, int]:
-    points, histograms, aggregator = taken(*lines)
-    assert points == []
-    assert histograms == []
-    return dict(aggregator.refused)
 
 
 class TestValues:
@@ -185,233 +150,6 @@ class TestSets:
         sizes = [point.value for point in aggregator.swap(110.0).points()[0]]
         assert sizes == [10, 5, 0]
         assert aggregator.refused == {"set_members": 15}
-
-
-class TestNames:
-    def test_foreign_names_and_labels_become_valid(self) -> None:
-        point = the_point("my.app-requests,1st=x,__name__=y,le=z,ok=,d-c=ä:1|c")
-        assert point.name == "my_app_requests"
-        assert point.tags == (("_1st", "x"), ("_name__", "y"), ("d_c", "ä"), ("le_", "z"))
-
-    def test_different_spellings_of_one_series_are_one(self) -> None:
-        assert the_point("a-b:1|c", "a+b:2|c", "a_b:4|c").value == 7
-
-    def test_both_dialects_are_one_series(self) -> None:
-        assert the_point("a,x=1:1|c", "a:2|c|#x:1").value == 3
-
-    @pytest.mark.parametrize(
-        ("line", "reason"),
-        [
-            ("aie_engine_nonsense,engine=e:1|c", "reserved_name"),
-            ("aie-engine.nonsense:1|c", "reserved_name"),
-            ("aie_host_load1:1|g", "reserved_name"),  # the host is the agent's to tell of
-            ("aie_agent_samples_total,source=x:1|c", "reserved_name"),
-            ("aie_engine_up,engine=e:1|g", "reserved_name"),
-            ("aie_engine_memory_physical_bytes,engine=e,device=cpu:1|g", "reserved_name"),
-            ("aie_engine_nonsense,engine=e:20|ms", "reserved_name"),
-            (f"{REQUESTS}:1|g", "kind_conflict"),
-            (f"{REQUESTS}:x|s", "kind_conflict"),
-            ("aie_engine_requests_running,engine=e,model=m:x|s", "kind_conflict"),
-            ("aie_engine_queue_seconds,engine=e,model=m:1|c", "kind_conflict"),
-            (f"{REQUESTS},customer=c:1|c", "bad_labels"),
-            ("aie_engine_requests_received_total,model=m:1|c", "bad_labels"),
-            ("aie_engine_requests_received_total,engine=<b>,model=m:1|c", "bad_labels"),
-            ("aie_hooks_process,engine=e:1|g", "bad_hello"),
-            ("aie_hooks_process,engine=e,pid=x:1|g", "bad_hello"),
-            ("aie_hooks_process,engine=e,pid=99999999:1|g", "bad_hello"),
-            ("aie_hooks_process,pid=1:1|g", "bad_hello"),
-            ("aie_hooks_process,engine=e,pid=1:1|c", "bad_hello"),
-            (f"a,x={'y' * 2000}:1|c", "series_too_long"),
-        ],
-    )
-    def test_what_is_refused(self, line: str, reason: str) -> None:
-        assert refused(line, line) == {reason: 2}
-        (sample,) = parsed(line)
-        assert verdict(sample)[1] == reason
-
-    @pytest.mark.parametrize(
-        ("line", "name", "reason"),
-        [
-            ("my.app-latency_ms,x=y:5|ms", "my_app_latency_seconds", None),
-            ("a:5|c", "a", None),
-            ("a:-5|c", "a", "negative_counter"),
-            ("a:-5|g", "a", None),
-            ("users:anna|s", "users", None),
-            ("aie-engine.nonsense:1|c", "aie_engine_nonsense", "reserved_name"),
-            ("aie_hooks_process,engine=e,pid=47:1|g", "aie_hooks_process", None),
-            (f"{REQUESTS}:1|c", "aie_engine_requests_received_total", None),
-        ],
-    )
-    def test_the_verdict_names_the_series(self, line: str, name: str, reason: str | None) -> None:
-        (sample,) = parsed(line)
-        assert verdict(sample) == (name, reason)
-        aggregator = Aggregator()
-        aggregator.add(sample)
-        assert list(aggregator.refused) == ([] if reason is None else [reason])
-
-    @pytest.mark.parametrize("metric", [m for m in CATALOGUE.values() if m.name.startswith("aie_engine_")], ids=lambda m: m.name)
-    def test_every_metric_of_an_engine_is_taken(self, metric) -> None:  # type: ignore[no-untyped-def]
-        tags = ",".join(f"{label}=x" for label in metric.labels)
-        code = {Kind.COUNTER: "c", Kind.GAUGE: "g", Kind.HISTOGRAM: "h"}[metric.kind]
-        points, histograms, aggregator = taken(f"{metric.name},{tags}:1|{code}")
-        agents_own = metric.name in (
-            "aie_engine_up",
-            "aie_engine_memory_physical_bytes",
-            "aie_engine_memory_unaccounted_bytes",
-        )
-        assert len(points) + len(histograms) == (0 if agents_own else 1)
-        assert bool(aggregator.refused) is agents_own
-
-    def test_a_name_has_one_kind(self) -> None:
-        points, histograms, aggregator = taken("a:1|c", "a,x=1:1|g", "a:1|h", "a:m|s", "a:2|c")
-        assert points == [Point("a", Kind.COUNTER, (), 3.0, True)]
-        assert histograms == []
-        assert aggregator.refused == {"kind_conflict": 3}
-
-    def test_a_gauge_and_a_set_of_one_series_conflict(self) -> None:
-        points, _, aggregator = taken("a:1|g", "a:m|s")
-        assert points == [Point("a", Kind.GAUGE, (), 1.0, False)]
-        assert aggregator.refused == {"kind_conflict": 1}
-
-    def test_a_histogram_also_takes_the_names_of_its_lines(self) -> None:
-        assert conflicts("a_count", Kind.COUNTER, {"a": Kind.HISTOGRAM})
-        assert conflicts("a", Kind.HISTOGRAM, {"a_sum": Kind.GAUGE})
-        assert not conflicts("a_count", Kind.COUNTER, {"a": Kind.GAUGE})
-        assert not conflicts("a_count", Kind.COUNTER, {"b": Kind.HISTOGRAM})
-
-
-class TestIdentity:
-    def test_samples_with_an_engine_tag_say_who_sends(self) -> None:
-        assert feed(Aggregator(), f"{REQUESTS}:1|c", "mine,engine=llama:1|c", "x:1|c") == [
-            Identity("e"),
-            Identity("llama"),
-            None,
-        ]
-
-    def test_the_hello_line_is_no_series(self) -> None:
-        aggregator = Aggregator()
-        hello = "aie_hooks_process,engine=e,pid=4711:1|g"
-        assert feed(aggregator, hello, hello) == [Identity("e", 4711), Identity("e", 4711)]
-        assert aggregator.swap(1.0).points() == ([], [], 0)
-        assert aggregator.size == 0
-        assert not aggregator.refused
-
-    def test_the_hello_line_in_dogstatsd_and_with_more_tags(self) -> None:
-        assert feed(Aggregator(), "aie_hooks_process:1|g|#engine:e,pid:47,region:eu") == [Identity("e", 47)]
-
-    def test_an_engine_by_a_name_that_is_none_says_nothing(self) -> None:
-        assert feed(Aggregator(), "mine,engine=<script>:1|c", f"mine,engine={'e' * 64}:1|c") == [None, None]
-
-
-class TestCaps:
-    def test_series_are_capped_and_the_known_ones_go_on(self) -> None:
-        aggregator = Aggregator(max_series=10)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5)), sender=1)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5, 10)), sender=2)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(10, 25)), sender=3)
-        assert aggregator.size == 10
-        assert aggregator.refused == {"series_limit": 15}
-        assert len(aggregator.swap(1.0).points()[0]) == 10
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(25)), sender=3)
-        assert len(aggregator.swap(2.0).points()[0]) == 10
-        assert aggregator.size == 10
-
-    @pytest.mark.parametrize("hostile", [ANONYMOUS, 4711])
-    def test_no_sender_takes_more_than_half(self, hostile: int) -> None:
-        aggregator = Aggregator(max_series=10)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(25)), sender=hostile)
-        assert aggregator.size == 5
-        assert aggregator.refused == {"series_share": 20}
-        feed(aggregator, "b:1|c", "c:1|g", sender=4712)
-        feed(aggregator, "b:1|c", "a,x=0:1|c", sender=hostile)  # known series are anybody's
-        assert {(point.name, point.value) for point in aggregator.swap(1.0).points()[0]} == {("a", 1), ("a", 2), ("b", 2), ("c", 1)}
-        assert aggregator.refused == {"series_share": 20}
-
-    def test_a_histogram_weighs_what_it_weighs_in_the_store(self) -> None:
-        store = Store(max_series=1000, retention_s=60.0)
-        _, (histogram,), _ = taken("a:1|h")
-        store.apply(Batch("statsd", 1.0, [], [histogram]))
-        weight = len(GENERAL_BOUNDS) + 3
-        assert store.size == weight
-        aggregator = Aggregator(max_series=4 * weight)
-        feed(aggregator, *(f"a,x={number}:1|h" for number in range(3)), sender=1)
-        assert (aggregator.size, aggregator.refused) == (2, {"series_share": 1})
-        feed(aggregator, "a,x=8:1|h", *(f"b,x={number}:1|c" for number in range(weight)), sender=2)
-        assert (aggregator.size, aggregator.refused) == (3 + weight, {"series_share": 1})
-        feed(aggregator, "c:1|c", "a,x=9:1|h", "a,x=0:1|h", sender=3)  # no room but for what is known
-        assert (aggregator.size, aggregator.refused) == (3 + weight, {"series_share": 1, "series_limit": 2})
-
-    def test_a_silent_histogram_gives_back_its_weight(self) -> None:
-        weight = len(GENERAL_BOUNDS) + 3
-        aggregator = Aggregator(max_series=2 * weight)
-        feed(aggregator, "a:1|h", sender=1)
-        aggregator.swap(0.0)
-        aggregator.swap(SILENT_S + 60)
-        feed(aggregator, "b:1|h", "c:1|c", sender=1)
-        feed(aggregator, "d:1|h", sender=2)
-        assert (aggregator.size, aggregator.refused) == (2, {"series_share": 1})
-
-    def test_a_sender_gets_its_share_back_with_its_silent_series(self) -> None:
-        aggregator = Aggregator(max_series=10)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(6)), sender=1)
-        aggregator.swap(0.0)
-        aggregator.swap(SILENT_S + 60)
-        feed(aggregator, *(f"b,x={number}:1|c" for number in range(6)), sender=1)
-        assert aggregator.size == 5
-        assert aggregator.refused == {"series_share": 2}
-
-    def test_silent_series_make_room(self) -> None:
-        aggregator = Aggregator(max_series=10)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5)), sender=1)
-        feed(aggregator, *(f"a,x={number}:1|c" for number in range(5, 10)), sender=2)
-        feed(aggregator, "b:1|c", sender=3)
-        aggregator.swap(0.0)
-        assert aggregator.refused == {"series_limit": 1}
-        for now_s in range(60, int(SILENT_S) + 120, 60):
-            feed(aggregator, "a,x=0:1|c")
-            aggregator.swap(float(now_s))
-        assert aggregator.size == 1
-        feed(aggregator, "b:1|g", "a,x=0:1|c")
-        assert {point.name for point in aggregator.swap(500.0).points()[0]} == {"a", "b"}
-
-    def test_a_forgotten_name_may_come_back_as_another_kind(self) -> None:
-        aggregator = Aggregator()
-        feed(aggregator, "a:1|c")
-        aggregator.swap(0.0)
-        aggregator.swap(SILENT_S + 60)
-        feed(aggregator, "a:1|g")
-        assert aggregator.swap(SILENT_S + 61).points()[0] == [Point("a", Kind.GAUGE, (), 1.0, False)]
-
-    def test_a_new_series_survives_a_sweep_in_its_own_interval(self) -> None:
-        aggregator = Aggregator()
-        aggregator.swap(0.0)
-        feed(aggregator, "a:1|c")
-        aggregator.swap(1000.0)
-        assert aggregator.size == 1
-
-    @pytest.mark.parametrize(
-        "lines",
-        [
-            pytest.param((f"a,x={number}:1|h" for number in range(20_000)), id="series"),
-            pytest.param((f"a,x={'y' * 900}{number}:1|c" for number in range(20_000)), id="long series"),
-            pytest.param((f"a{chr(0x4E00 + number % 5_000)}{number}:1|c" for number in range(20_000)), id="spellings"),
-            pytest.param((f"a:{'m' * 500}{number}|s" for number in range(20_000)), id="set members"),
-            pytest.param((f"aie_hooks_process,engine=e,pid={number}:1|g" for number in range(20_000)), id="hellos"),
-            pytest.param((f"aie_engine_x{number},engine=e:1|c" for number in range(20_000)), id="reserved names"),
-        ],
-    )
-    def test_a_flood_of_anything_takes_bounded_memory(self, lines: Iterable[str]) -> None:
-        aggregator = Aggregator(max_series=1000, max_set_members=1000)
-        parser = Parser()
-        tracemalloc.start()
-        for line in lines:
-            for sample in parser.line(line.encode()).samples:
-                aggregator.add(sample)
-        del parser  # bounds itself
-        size, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert size < 8 << 20
-        assert aggregator.size <= 1000
 
 
 @given(
