@@ -4,54 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from fakes.batches import assert_in_catalogue
+from fakes.page_readings import PAGES, TRTLLM, VLLM, histograms, outcomes, read, scalars
 from fixtures.pages import render, render_text
-from fixtures.pages.traffic import Request, traffic
-from prometheus_client.parser import text_string_to_metric_families
+from fixtures.pages.traffic import traffic
 
-from aie_agent.samples import Batch, HistogramPoint
-from aie_agent.sources.pages.engines import ENGINES, recognise
-from aie_agent.sources.pages.reader import PageReader, PageReading
-from aie_agent.sources.pages.rows import exposed_names
-from aie_telemetry.catalogue import CATALOGUE, OUTCOMES, Kind
-
-PAGES = Path(render.__file__).parent
-FILES = sorted(path.stem for path in PAGES.glob("*.prom"))
-
-
-def read(page: str) -> PageReading:
-    return PageReader("e").read((PAGES / f"{page}.prom").read_bytes())
-
-
-def scalars(reading: PageReading) -> dict[str, float]:
-    """Values by name without the prefix, followed by the labels that are not the engine's or the model's."""
-    found = {}
-    for point in reading.reading.points:
-        labels = [f"{name}={value}" for name, value in point.tags if name not in ("engine", "model")]
-        if point.name != "aie_engine_info":
-            found[" ".join([point.name.removeprefix("aie_engine_"), *labels])] = point.value
-    return found
-
-
-def histograms(reading: PageReading) -> dict[str, HistogramPoint]:
-    found = {point.name.removeprefix("aie_engine_"): point for point in reading.reading.histograms}
-    assert len(found) == len(reading.reading.histograms)
-    return found
-
-
-OTHER_PREFIXES = ("nv_cache_", "process_start_time_")
-"""Of families that do not tell an engine: Triton's own, and those of the library that writes the page."""
-VLLM = ("error", "cancelled", "rejected")
-TRTLLM = ("error", "cancelled", "timeout", "rejected")
-"""How requests may end beside well, as the engines' pages tell it."""
-
-
-def outcomes(done: list[Request], others: tuple[str, ...] = ()) -> dict[str, float]:
-    """All ended well; what the page has no line of yet has not come, and is 0."""
-    return {"requests_total outcome=ok": float(len(done)), **{f"requests_total outcome={other}": 0.0 for other in others}}
+from aie_agent.samples import HistogramPoint
+from aie_agent.sources.pages.reader import PageReader
 
 
 def assert_observed(histogram: HistogramPoint, bounds: tuple[float, ...], values: list[float]) -> None:
@@ -61,34 +21,6 @@ def assert_observed(histogram: HistogramPoint, bounds: tuple[float, ...], values
     counts = [sum(low < value <= high for value in values) for low, high in pairwise(edges)]
     assert list(histogram.counts) == counts
     assert histogram.total == pytest.approx(sum(values))
-
-
-@pytest.mark.parametrize("page", render.PAGES)
-def test_the_files_are_what_their_renderer_writes(page: str) -> None:
-    assert (PAGES / f"{page}.prom").read_text() == render.PAGES[page]()
-
-
-@pytest.mark.parametrize("page", FILES)
-def test_every_page_is_one_that_prometheus_reads(page: str) -> None:
-    assert list(text_string_to_metric_families((PAGES / f"{page}.prom").read_text()))
-
-
-@pytest.mark.parametrize("page", FILES)
-def test_every_page_is_taken_without_a_refusal(page: str) -> None:
-    reading = read(page)
-    assert reading.problem is None
-    assert not reading.reading.refused
-    assert_in_catalogue(Batch("scrape:e", 0.0, reading.reading.points, reading.reading.histograms))
-    infos = [dict(point.tags) for point in reading.reading.points if point.name == "aie_engine_info"]
-    assert {info["kind"] for info in infos} == {reading.kind}
-    assert page.startswith(str(reading.kind))
-
-
-@pytest.mark.parametrize("page", FILES)
-def test_the_second_reading_is_like_the_first(page: str) -> None:
-    reader = PageReader("e")
-    body = (PAGES / f"{page}.prom").read_bytes()
-    assert reader.read(body) == reader.read(body)
 
 
 def test_vllm_v0() -> None:
@@ -342,60 +274,6 @@ def test_triton_with_the_tensorrt_llm_backend() -> None:
     assert_observed(histograms(reading)["time_to_first_token_seconds"], (0.1, 0.5, 2.0, 5.0), seconds)
 
 
-def test_a_replica_that_goes_or_begins_anew_takes_nothing_away() -> None:
-    """A version of a model is unloaded, and loaded again: what it had counted stays counted, and nothing is counted twice."""
-    reader = PageReader("e")
-    ended = []
-    for first, second in ((100, 1000), (110, 1000), (115, None), (120, 0), (120, 7), (3, 9)):
-        lines = [f'nv_inference_request_success{{model="m",version="1"}} {first}\n']
-        lines += [f'nv_inference_request_success{{model="m",version="2"}} {second}\n'] if second is not None else []
-        reading = reader.read("".join(lines).encode())
-        ended.append(scalars(reading)["requests_total outcome=ok"])
-    assert ended == [1100, 1110, 1115, 1120, 1127, 1132]
-
-
-def test_a_histogram_of_replicas_does_not_fall_either() -> None:
-    """One of two engines is gone, then comes back; in each page the buckets agree with the count."""
-    reader = PageReader("e")
-    page = (PAGES / "vllm-0.33-dp2.prom").read_text()
-    of_one = "".join(line for line in page.splitlines(keepends=True) if 'engine="1"' not in line)
-    counts = []
-    for text in (page, of_one, page):
-        reading = reader.read(text.encode())
-        assert not reading.reading.refused
-        counts.append(sum(histograms(reading)["time_to_first_token_seconds"].counts))
-    assert counts == [100, 100, 100]
-
-
-def test_sglang_without_its_realtime_tokens() -> None:
-    """What was computed is then what the prompts had less what the cache had, counted when a request ends."""
-    page = (PAGES / "sglang-0.5.23-dp2-tp2.prom").read_text()
-    done = [*traffic(30, 6), *traffic(20, 7)]
-    families = "sglang:realtime_tokens", "sglang:uncached_prompt_tokens_histogram"
-    for gone in (families[:1], families):
-        text = "".join(line for line in page.splitlines(keepends=True) if not any(name in line for name in gone))
-        found = scalars(PageReader("e").read(text.encode()))
-        assert found["prompt_tokens_total"] == sum(one.prompt - one.cached for one in done)
-        assert found["generation_tokens_total"] == sum(one.generated for one in done)
-
-
-def test_a_difference_does_not_fall_while_one_counter_is_ahead_of_the_other() -> None:
-    """The lines of a page are not written in one moment. When the engine begins anew, it does."""
-    reader = PageReader("e")
-    computed = []
-    for prompt, cached in ((100, 40), (100, 55), (130, 55), (160, 70), (20, 5), (10, 10)):
-        lines = (
-            f'trtllm_prompt_tokens_total{{model_name="m"}} {prompt}\ntrtllm_prompt_cached_tokens_total{{model_name="m"}} {cached}\n'
-        )
-        computed.append(scalars(reader.read(lines.encode()))["prompt_tokens_total"])
-    assert computed == [60, 60, 75, 90, 15, 0]
-
-
-def test_whole_prompts_are_no_computed_tokens() -> None:
-    reading = PageReader("e").read(b'trtllm_prompt_tokens_total{model_name="m"} 5\ntrtllm_num_requests_running{model_name="m"} 1\n')
-    assert scalars(reading) == {"requests_running": 1, **outcomes([], TRTLLM)}
-
-
 def test_llama_cpp() -> None:
     assert scalars(read("llama.cpp-b4000")) == {
         "requests_running": 1,
@@ -420,33 +298,3 @@ def test_a_page_that_is_quoted_as_json() -> None:
     assert scalars(PageReader("e").read(json.dumps(text).encode())) == scalars(read("llama.cpp-b4000"))
     torn = json.dumps(text)[:-1].replace("processing", "\\ud800") + '"'
     assert PageReader("e").read(torn.encode()).kind == "llama.cpp"
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
-def test_every_row_is_one_of_the_catalogue(engine) -> None:  # type: ignore[no-untyped-def]
-    for row in engine.rows:
-        metric = CATALOGUE[row.metric]
-        outcome = row.outcome is not None or row.outcomes is not None
-        assert set(metric.labels) == {"engine", "model"} | ({"outcome"} if outcome else set()), row
-        assert row.outcome is None or row.outcome in OUTCOMES
-        assert row.outcomes is None or set(row.outcomes.values.values()) <= set(OUTCOMES)
-        assert len(row.terms) == 1 or metric.kind is not Kind.HISTOGRAM
-        for term in row.terms:
-            assert all(family.startswith((*engine.prefixes, *OTHER_PREFIXES)) for family in term.families)
-            assert len(term.where) != 1
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
-def test_every_row_is_used_by_one_of_the_pages(engine) -> None:  # type: ignore[no-untyped-def]
-    pages = [path.read_text() for path in PAGES.glob(f"{engine.kind}-*.prom")]
-    for row in engine.rows:
-        for term in row.terms:
-            names = [name for family in term.families for name in exposed_names(family, row.exposed_kind(term))]
-            assert any(f"\n{name}{{" in page or f"\n{name} " in page for name in names for page in pages), term
-
-
-def test_triton_is_looked_for_last() -> None:
-    """It serves the metrics of engines that it hosts too, and they know more."""
-    engine = recognise(["nv_inference_request_success", "vllm:num_requests_running"])
-    assert engine is not None
-    assert engine.kind == "vllm"
