@@ -199,7 +199,7 @@ def _clock_events(asked: _Asked) -> tuple[str, ...]:
 def _utilization(asked: _Asked) -> float | None:
     """None in MIG mode, too."""
     rates = asked.raw("nvmlDeviceGetUtilizationRates")
-    percent = None if rates is None else _plain(rates[0])
+    percent = None if rates is None else _plain(rates.gpu)
     return None if percent is None else percent / 100
 
 
