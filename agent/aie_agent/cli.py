@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 from aie_agent import config as configuration
 from aie_agent.commands import baseline, check, dashboards, diagnose, drift, leak, parse_statsd, probe, rules, stacks
@@ -17,27 +17,32 @@ from aie_agent.config import Config, ConfigError
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
 
 
+class _Command(Protocol):
+    """A module of `commands/` that reads no configuration of the agent's; `run` returns the exit status."""
+
+    def add_parser(self, commands: Any) -> None: ...
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+_COMMANDS: Final[Mapping[str, _Command]] = {
+    "diagnose": diagnose,
+    "stacks": stacks,
+    "probe": probe,
+    "leak": leak,
+    "drift": drift,
+    "baseline": baseline,
+    "dashboards": dashboards,
+    "rules": rules,
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 good, 1 something that is asked for cannot be seen, 2 bad arguments or configuration."""
     arguments = _parser().parse_args(argv)
     if arguments.command == "parse-statsd":
         return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
-    if arguments.command == "stacks":
-        return _quietly(lambda: stacks.run(arguments))
-    if arguments.command == "diagnose":
-        return _quietly(lambda: diagnose.run(arguments))
-    if arguments.command == "drift":
-        return _quietly(lambda: drift.run(arguments))
-    if arguments.command == "baseline":
-        return _quietly(lambda: baseline.run(arguments))
-    if arguments.command == "probe":
-        return _quietly(lambda: probe.run(arguments))
-    if arguments.command == "dashboards":
-        return _quietly(lambda: dashboards.run(arguments))
-    if arguments.command == "rules":
-        return _quietly(lambda: rules.run(arguments))
-    if arguments.command == "leak":
-        return _quietly(lambda: leak.run(arguments))
+    if arguments.command in _COMMANDS:
+        return _quietly(lambda: _COMMANDS[arguments.command].run(arguments))
     try:
         config = _config(arguments)
     except ConfigError as error:
@@ -84,14 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         "--datadog", action="store_true", help="read DogStatsD's tags, packed values, events and service checks too"
     )
     statsd.add_argument("--json", action="store_true", help="one JSON object a line")
-    diagnose.add_parser(commands)
-    stacks.add_parser(commands)
-    probe.add_parser(commands)
-    leak.add_parser(commands)
-    drift.add_parser(commands)
-    baseline.add_parser(commands)
-    dashboards.add_parser(commands)
-    rules.add_parser(commands)
+    for module in _COMMANDS.values():
+        module.add_parser(commands)
     return parser
 
 

@@ -1,11 +1,12 @@
 """Why the clocks of a GPU are down, by the names of `aie_gpu_clock_event_active`: what each means, and whether it is wrong.
 
-`aie-top` and `aie-agent check` judge by this table. What somebody has set, or what is the board's way of doing its work, is not
-wrong.
+`aie-top`, `aie-agent check` and the agent's findings judge by this table, and by one rule of what heat costs. What somebody has
+set, or what is the board's way of doing its work, is not wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from aie_telemetry.api import Severity
@@ -40,7 +41,7 @@ FINDINGS: Final[dict[str, str]] = {
 
 CLOCK_EVENTS: Final[dict[str, ClockEvent]] = {
     "hw_thermal": ClockEvent("warning", "hot (hw)", "too hot: the hardware halves its clocks, or worse", _COOL),
-    "sw_thermal": ClockEvent("warning", "hot", "near its heat limit: the driver lowers its clocks", _COOL),
+    "sw_thermal": ClockEvent("info", "hot", "near its heat limit: the driver lowers its clocks", _COOL),
     "hw_power_brake": ClockEvent(
         "warning", "power brake", "power brake: the host's supply asks for less", "Look at the power supplies."
     ),
@@ -58,3 +59,34 @@ CLOCK_EVENTS: Final[dict[str, ClockEvent]] = {
     "display_clocks": ClockEvent(None, "display", "clocks set by the display's needs"),
     "idle": ClockEvent(None, "idle", "nothing to do"),
 }
+
+WARM: Final = "sw_thermal"
+CAP: Final = "sw_power_cap"
+
+WARM_SHARE: Final = 0.75
+CAPPED_SHARE: Final = 0.6
+"""Near its heat limit a busy GPU is wrong below this share of its highest clock; below the second where its power limit holds it
+as well."""
+BUSY_RATIO: Final = 0.5
+
+
+def is_held_below(share: float, clock: float | None, highest: float | None, utilization_ratio: float | None) -> bool:
+    """Whether a GPU that is at work, as far as is known, runs below this share of its highest clock (both in the same unit)."""
+    is_idle = utilization_ratio is not None and utilization_ratio < BUSY_RATIO
+    return not is_idle and clock is not None and highest is not None and clock < share * highest
+
+
+def heat_severity(clock: float | None, highest: float | None, utilization_ratio: float | None, *, is_capped: bool) -> Severity:
+    """How bad it is that a GPU is near its heat limit: what that costs decides. Where the clock is not known, neither is that."""
+    share = CAPPED_SHARE if is_capped else WARM_SHARE
+    return "warning" if is_held_below(share, clock, highest, utilization_ratio) else "info"
+
+
+def severity_now(
+    reason: str, events: Collection[str], clock: float | None, highest: float | None, utilization_ratio: float | None
+) -> Severity | None:
+    """How bad a reason is by one look at a GPU: `events` are all its reasons now. One that the table lacks is information."""
+    if reason == WARM:
+        return heat_severity(clock, highest, utilization_ratio, is_capped=CAP in events)
+    word = CLOCK_EVENTS.get(reason)
+    return "info" if word is None else word.severity

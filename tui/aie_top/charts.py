@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -67,10 +68,11 @@ def _blocks_by_row(height: int) -> tuple[str, ...]:
 def _levels(values: Sequence[float | None], scale: Scale, steps: int) -> list[int]:
     """0 for what is not known, else 1 to `steps`. Hardly a call in its loop, since it is run for each column of each chart.
 
-    (`value - value` is 0 for what is finite, else NaN, which counts as true.)
+    (`value - value` is 0 for what is finite, else NaN, which counts as true. A span may be so small that `steps` by it is infinite,
+    and 0 times that is NaN.)
     """
     span = scale.high - scale.low
-    factor = steps / span if span > 0 else 0.0
+    factor = min(steps / span, sys.float_info.max) if span > 0 else 0.0
     exact = [0.0 if value is None or value - value else max((value - scale.low) * factor, 0.5) for value in values]
     return [int(min(level + 0.5, steps)) for level in exact]
 

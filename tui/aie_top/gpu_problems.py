@@ -7,7 +7,7 @@ is for agents that do not have the cause.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from aie_telemetry.api import Event, Gpu, Severity, Snapshot
@@ -30,7 +30,7 @@ _Member = tuple[Gpu, Condition]
 
 def gpu_problems(snapshot: Snapshot) -> Iterator[ProblemRow]:
     groups: dict[tuple[Severity, str], list[_Member]] = {}
-    told = _told(snapshot)
+    told = told_by_agent(snapshot)
     recent = recent_xids(snapshot)
     for gpu in snapshot.gpus:
         for one in conditions(gpu, recent.get(gpu.index)):
@@ -100,13 +100,13 @@ def _why(members: Sequence[_Member], now_s: float) -> Iterator[str]:
         yield f"and {len(told) - _MOST_REASONS} more"
 
 
-def _told(snapshot: Snapshot) -> set[tuple[str, int]]:
-    """(cause, index) of what the agent's findings say of GPUs by themselves."""
+def told_by_agent(snapshot: Snapshot) -> dict[tuple[str, int], Severity]:
+    """By (cause, index), how bad the agent's findings call what they say of GPUs by themselves."""
     about = [finding for finding in snapshot.findings if finding.cause.startswith("gpu_")]
-    return {(finding.cause, int(index)) for finding in about for index in _INDEX.findall(finding.subject)}
+    return {(finding.cause, int(index)): finding.severity for finding in about for index in _INDEX.findall(finding.subject)}
 
 
-def _is_told(cause: str, gpu: Gpu, told: set[tuple[str, int]]) -> bool:
+def _is_told(cause: str, gpu: Gpu, told: Iterable[tuple[str, int]]) -> bool:
     return any(
         index == gpu.index and (by_agent == cause or (cause == XID and by_agent.startswith(XID))) for by_agent, index in told
     )

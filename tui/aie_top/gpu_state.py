@@ -15,6 +15,7 @@ from aie_top import format as fmt
 from aie_top import gpu_words
 
 XID: Final = "gpu_xid"
+HEAT: Final = "gpu_thermal"
 _RANK: Final[dict[Severity | None, int]] = {"critical": 0, "warning": 1, "info": 2, None: 3}
 
 
@@ -34,14 +35,18 @@ class Condition(NamedTuple):
     time_s: float | None = None
 
 
-def conditions(gpu: Gpu, recent_xids: Mapping[str, Event] | None = None) -> list[Condition]:
+def conditions(gpu: Gpu, recent_xids: Mapping[str, Event] | None = None, heat: Severity | None = None) -> list[Condition]:
     """Worst first; among equals in the order of the rules.
+
+    `heat` is how bad the agent finds it that the GPU is hot, where it does: by the mean of seconds, and not by one look.
 
     `recent_xids` are what the agent told of lately, by number. Counts of XIDs never fall, and an error of last week is no alarm:
     what is not among them is a note.
     """
     xids = list(_xids(gpu, recent_xids or {}))
     found = [*(xids if gpu.up else _not_up(gpu, xids)), *(one for rule in _RULES for one in rule(gpu))]
+    if heat is not None:
+        found = [one._replace(severity=heat) if one.cause == HEAT else one for one in found]
     return sorted(found, key=lambda one: _RANK[one.severity])
 
 
@@ -80,10 +85,13 @@ def _clocks(gpu: Gpu) -> Iterator[Condition]:
     for name in gpu.clock_events:
         if name not in explained:
             word = gpu_words.clock_event(name)
+            severity = clock_events.severity_now(
+                name, gpu.clock_events, gpu.sm_clock_hertz, gpu.sm_clock_max_hertz, gpu.utilization_ratio
+            )
             detail = ", ".join(part for part in (_clock(gpu), _heat(gpu), _power(gpu)) if part)
             since_s = gpu.clock_events_since_s.get(name)
             yield Condition(
-                word.severity, clock_events.FINDINGS.get(name, "gpu_slowed"), word.short, word.words, detail, word.do, since_s
+                severity, clock_events.FINDINGS.get(name, "gpu_slowed"), word.short, word.words, detail, word.do, since_s
             )
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from aie_telemetry.api import Snapshot
 from aie_top.columns import engines as engine_columns
-from aie_top.gpu_problems import indices_of, recent_xids
+from aie_top.gpu_problems import indices_of, recent_xids, told_by_agent
 from aie_top.gpu_processes import process_rows
-from aie_top.gpu_state import conditions
+from aie_top.gpu_state import HEAT, conditions
 from aie_top.problems import engine_of, hung_engines, problems_of
 from aie_top.rows import AgentState, DriftRow, EngineRow, Frame, GpuProcessRow, GpuRow, HostRow, MemoryRow, ProblemRow, View
 
@@ -146,13 +146,13 @@ def _gpu_rows(state: AgentState, stale_s: float | None) -> list[GpuRow]:
     snapshot = state.snapshot
     if snapshot is None or not snapshot.gpus:
         return []
-    recent = recent_xids(snapshot)
+    recent, told = recent_xids(snapshot), told_by_agent(snapshot)
     return [
         GpuRow(
             agent=state.label,
             host=snapshot.host.hostname,
             gpu=gpu,
-            found=tuple(conditions(gpu, recent.get(gpu.index))),
+            found=tuple(conditions(gpu, recent.get(gpu.index), told.get((HEAT, gpu.index)))),
             time_s=snapshot.time_s,
             stale_s=stale_s,
         )

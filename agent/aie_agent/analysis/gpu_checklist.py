@@ -11,7 +11,7 @@ from aie_agent.sources.cuda_runtime import CudaLibraries
 from aie_agent.sources.memory_channels import Channels
 from aie_agent.sources.nvml.facts import LEVELS, GpuFacts, Pair
 from aie_agent.sources.nvml.slots import Slot
-from aie_telemetry.clock_events import CLOCK_EVENTS
+from aie_telemetry.clock_events import CLOCK_EVENTS, severity_now
 from aie_telemetry.xids import BY_NUMBER, describe
 
 _FAR: Final = 50
@@ -130,7 +130,8 @@ def _clocks(gpu: GpuFacts) -> Check | None:
             f"; application clocks are set to {gpu.app_clock_mhz:.0f} MHz of the board's own {gpu.app_clock_default_mhz:.0f}:"
             " nvidia-smi -rac gives them back, if that is not meant"
         )
-    remedies = [event.do for event in events.values() if event and event.severity in ("warning", "critical")]
+    now = gpu.clock_events, gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.utilization_ratio
+    remedies = [event.do for name, event in events.items() if event and severity_now(name, *now) in ("warning", "critical")]
     return Check("clocks", not remedies, text, " ".join(dict.fromkeys(remedies)))
 
 

@@ -104,6 +104,19 @@ def test_application_clocks_that_somebody_set_are_told_and_not_wrong(gpus: simul
     assert "app_clocks" in rows["GPU 1: clocks"]["found"]
 
 
+def test_heat_near_the_limit_is_wrong_where_it_costs_much_of_the_clock_of_a_gpu_at_work(
+    gpus: simulate.Controller, tmp_path: Path
+) -> None:
+    for gpu, load in ((1, 0.9), (2, 0.2), (3, 0.9)):
+        gpus.set_load(gpu, load)
+        gpus.throttle(gpu, 0x20)  # to 70 % of the clock
+    gpus.fix(3, "sm_mhz", 1_950)
+    _, rows = check(gpus, tmp_path)
+    assert set(wrong(rows)) == {"GPU 1: clocks"}
+    for gpu in (1, 2, 3):
+        assert "held down by: sw_thermal (near its heat limit" in rows[f"GPU {gpu}: clocks"]["found"]
+
+
 def test_what_is_wrong_is_told_of_the_gpu_that_has_it(gpus: simulate.Controller, tmp_path: Path) -> None:
     gpus.set_link(1, width=8)
     gpus.set(2, persistence_mode=0, power_limit_mw=400_000)

@@ -17,10 +17,8 @@ from aie_agent.sources.cuda_runtime import CudaLibraries, cuda_libraries
 from aie_agent.sources.memory_channels import Channels, Module, channels, modules
 from aie_agent.sources.nvml.facts import GpuFacts, Pair
 from aie_agent.sources.nvml.nvlinks import NvLinks, joining
-from aie_agent.sources.nvml.rows import CLOCK_EVENTS as ROW_EVENTS
 from aie_agent.sources.nvml.slots import Slot
 from aie_agent.sources.procfs import Procfs
-from aie_telemetry.clock_events import CLOCK_EVENTS
 
 WELL = GpuFacts(
     index=0,
@@ -104,16 +102,6 @@ def test_what_somebody_has_set_is_told() -> None:
     gpu = replace(WELL, clock_events=("app_clocks",), app_clock_mhz=1200, app_clock_default_mhz=1980)
     (clocks,) = (check for check in check_gpu(gpu, 1) if check.what == "clocks")
     assert "application clocks are set to 1200 MHz of the board's own 1980: nvidia-smi -rac" in clocks.found
-
-
-def test_check_and_the_screen_judge_the_reasons_of_clocks_alike() -> None:
-    """By one table: what aie-top calls wrong is wrong here, and nothing else."""
-    from aie_top import gpu_words
-
-    for reason in (*ROW_EVENTS, "other"):
-        (clocks,) = (check for check in check_gpu(replace(WELL, clock_events=(reason,)), 1) if check.what == "clocks")
-        assert clocks.ok == (gpu_words.clock_event(reason).severity not in ("warning", "critical")), reason
-        assert reason in CLOCK_EVENTS
 
 
 def test_numa_is_no_matter_on_a_host_with_one_node() -> None:

@@ -11,6 +11,7 @@ from aie_agent.analysis.causes import STEADINESS
 from aie_agent.analysis.gpu_causes import clocks, lost, pcie, tenants
 from aie_agent.analysis.host_causes import cpu, disk, memory
 from aie_agent.identity import Engines
+from aie_telemetry import clock_events
 
 FOLDER = Path(__file__).parents[3] / "docs" / "runbooks"
 
@@ -37,12 +38,12 @@ FIGURES = {
     **dict.fromkeys(("gpu_power_brake", "gpu_slowed"), (f"for at least {clocks.HELD_S:g} s",)),
     "gpu_thermal": (
         f"for at least {clocks.HELD_S:g} s",
-        f"below {clocks.WARM_SHARE:.0%} of its highest",
-        f"{clocks.CAPPED_SHARE:.0%} where the power limit",
+        f"below {clock_events.WARM_SHARE:.0%} of its highest",
+        f"{clock_events.CAPPED_SHARE:.0%} where the power limit",
         f"the mean of {clocks.MEAN_S:g} s",
         f"of the looks of the last {clocks.MEAN_S:g} s, or of all since there is heat, of the last {clocks.CAP_S:g} s",
     ),
-    "gpu_power_cap": (f"for at least {clocks.CAPPED_FOR_S:g} s", f"below {clocks.CAPPED_SHARE:.0%} of its highest"),
+    "gpu_power_cap": (f"for at least {clocks.CAPPED_FOR_S:g} s", f"below {clock_events.CAPPED_SHARE:.0%} of its highest"),
     "pcie_bound": (f"at least {pcie.NEAR_SHARE:.0%}", f"the last {pcie.WINDOW_S:g} s"),
     "gpu_neighbour": (
         f"at least {tenants.LIGHT_MEMORY_SHARE:.0%} of the GPU's memory",

@@ -63,6 +63,11 @@ def test_a_known_zero_is_drawn_and_the_unknown_is_blank() -> None:
     assert charts.sparkline([None, 0.0, 4.0], 4, charts.Scale(0.0, 4.0)) == "  ▁█"
 
 
+def test_what_is_as_near_to_zero_as_a_number_can_be_is_drawn() -> None:
+    values = [5e-324, 0.0]
+    assert charts.sparkline(values, 2, charts.from_zero(values)) == "▁▁"
+
+
 def test_memory_that_does_not_move_is_a_flat_line_in_the_middle() -> None:
     values = [1e9, 1e9 + 4096.0] * 10
     assert set(charts.sparkline(values, 20, charts.around(values))) == {"▄"}

@@ -28,15 +28,22 @@ from aie_agent.analysis.findings import View
 from aie_agent.analysis.gpu_causes.naming import subject, title
 from aie_agent.analysis.sustained import mean_of
 from aie_telemetry.api import Evidence, Finding, Gpu
-from aie_telemetry.clock_events import CLOCK_EVENTS, FINDINGS, ClockEvent
+from aie_telemetry.clock_events import (
+    CAP,
+    CAPPED_SHARE,
+    CLOCK_EVENTS,
+    FINDINGS,
+    WARM,
+    WARM_SHARE,
+    ClockEvent,
+    heat_severity,
+    is_held_below,
+)
 
 EVENT: Final = "aie_gpu_clock_event_active"
 
 HELD_S: Final = 5.0
 CAPPED_FOR_S: Final = 10.0
-CAPPED_SHARE: Final = 0.6
-WARM_SHARE: Final = 0.75
-BUSY_RATIO: Final = 0.5
 MEAN_S: Final = 10.0
 """The clock by which heat is judged is the mean of so long: it goes up and down from second to second."""
 CAP_SHARE: Final = 0.5
@@ -47,8 +54,6 @@ at most (the store remembers little more). Within seconds it may be fewer by cha
 _WARM_LIMITS: Final = (f"limit {WARM_SHARE:.0%}", f"limit {WARM_SHARE:.0%}, {CAPPED_SHARE:.0%} while its power limit holds it")
 """Without and with a power cap. A finding keeps its severity for a while: what it was held against may be the first then."""
 
-_CAP: Final = "sw_power_cap"
-_WARM: Final = "sw_thermal"
 _CLOCK: Final = "aie_gpu_clock_hertz"
 _NAMED: Final = frozenset({"hw_thermal", "hw_power_brake"})
 """The hardware's reasons come in pairs: these explain the general one, hw_slowdown."""
@@ -64,11 +69,11 @@ def gpu_clocks(view: View, now_s: float) -> list[Finding]:
             if since_s is None or word.severity is None or (reason == "hw_slowdown" and _NAMED & set(gpu.clock_events)):
                 continue
             told, limit = gpu, ""
-            if reason == _WARM:
-                is_capped = _is_capped(view, gpu, since_s, now_s)
-                told = msgspec.structs.replace(gpu, sm_clock_hertz=_mean_clock(view, gpu, now_s))
-                is_wrong = _is_held_below(told, CAPPED_SHARE if is_capped else WARM_SHARE)
-                word, limit = word._replace(severity="warning" if is_wrong else "info"), _WARM_LIMITS[is_capped]
+            if reason == WARM:
+                is_capped, clock = _is_capped(view, gpu, since_s, now_s), _mean_clock(view, gpu, now_s)
+                told = msgspec.structs.replace(gpu, sm_clock_hertz=clock)
+                severity = heat_severity(clock, gpu.sm_clock_max_hertz, gpu.utilization_ratio, is_capped=is_capped)
+                word, limit = word._replace(severity=severity), _WARM_LIMITS[is_capped]
             key = cause, subject(gpu)
             found.setdefault(key, _finding(told, cause, reason, word, since_s, now_s, limit))
     return list(found.values())
@@ -76,10 +81,10 @@ def gpu_clocks(view: View, now_s: float) -> list[Finding]:
 
 def _is_capped(view: View, gpu: Gpu, since_s: float, now_s: float) -> bool:
     """Whether its power limit holds its clock as well; as it is now where no more is known."""
-    looks = view.store.scalars(EVENT, gpu=str(gpu.index), reason=_CAP)
+    looks = view.store.scalars(EVENT, gpu=str(gpu.index), reason=CAP)
     shares = [mean_of(looks, start_s, now_s, least=2) for start_s in (now_s - MEAN_S, max(since_s, now_s - CAP_S))]
     known = [share for share in shares if share is not None]
-    return max(known) >= CAP_SHARE if known else _CAP in gpu.clock_events
+    return max(known) >= CAP_SHARE if known else CAP in gpu.clock_events
 
 
 def _mean_clock(view: View, gpu: Gpu, now_s: float) -> float | None:
@@ -89,22 +94,18 @@ def _mean_clock(view: View, gpu: Gpu, now_s: float) -> float | None:
     return gpu.sm_clock_hertz if mean is None else mean
 
 
-def _is_held_below(gpu: Gpu, share: float) -> bool:
-    """Whether a GPU that is at work, as far as is known, runs below this share of its highest clock."""
-    now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
-    is_idle = gpu.utilization_ratio is not None and gpu.utilization_ratio < BUSY_RATIO
-    return not is_idle and now is not None and most is not None and now < share * most
-
-
 def gpu_power_cap(view: View, now_s: float) -> list[Finding]:
     """The finding `gpu_power_cap`: for `CAPPED_FOR_S` the power limit holds the clock of a busy GPU below `CAPPED_SHARE` of its
     highest."""
     found = []
     for gpu in view.gpus():
-        since_s = _held_since(gpu, _CAP, CAPPED_FOR_S, now_s)
-        if since_s is not None and gpu.utilization_ratio is not None and _is_held_below(gpu, CAPPED_SHARE):
-            word = CLOCK_EVENTS[_CAP]._replace(severity="info", words="its power limit holds its clocks far down")
-            found.append(_finding(gpu, FINDINGS[_CAP], _CAP, word, since_s, now_s, f"limit {CAPPED_SHARE:.0%}"))
+        since_s = _held_since(gpu, CAP, CAPPED_FOR_S, now_s)
+        busy = gpu.utilization_ratio
+        if since_s is None or busy is None:
+            continue
+        if is_held_below(CAPPED_SHARE, gpu.sm_clock_hertz, gpu.sm_clock_max_hertz, busy):
+            word = CLOCK_EVENTS[CAP]._replace(severity="info", words="its power limit holds its clocks far down")
+            found.append(_finding(gpu, FINDINGS[CAP], CAP, word, since_s, now_s, f"limit {CAPPED_SHARE:.0%}"))
     return found
 
 

@@ -62,6 +62,7 @@ class GpuFacts:
     app_clock_mhz: float | None = None
     app_clock_default_mhz: float | None = None
     clock_events: tuple[str, ...] = ()
+    utilization_ratio: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
     ecc: bool | None = None
@@ -143,6 +144,7 @@ def read_facts(door: Door, device: Device, identity: Identity) -> GpuFacts:
         app_clock_mhz=asked.whole("nvmlDeviceGetApplicationsClock", _SM),
         app_clock_default_mhz=asked.whole("nvmlDeviceGetDefaultApplicationsClock", _SM),
         clock_events=_clock_events(asked),
+        utilization_ratio=_utilization(asked),
         power_limit_w=asked.watts("nvmlDeviceGetEnforcedPowerLimit"),
         power_default_w=asked.watts("nvmlDeviceGetPowerManagementDefaultLimit"),
         ecc=ecc,
@@ -192,6 +194,13 @@ def _clock_events(asked: _Asked) -> tuple[str, ...]:
     if bits is None:
         bits = asked.whole("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
     return tuple(reason for reason, bit in CLOCK_EVENTS.items() if bits & bit)
+
+
+def _utilization(asked: _Asked) -> float | None:
+    """None in MIG mode, too."""
+    rates = asked.raw("nvmlDeviceGetUtilizationRates")
+    percent = None if rates is None else _plain(rates.gpu)
+    return None if percent is None else percent / 100
 
 
 def _has_no_memory(asked: _Asked) -> bool:
