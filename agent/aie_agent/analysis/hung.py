@@ -98,7 +98,7 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     silent_s = _silent_since(view, engine, now_s)
     halted_s = [process.state_since_s for process in stopped if now_s - process.state_since_s >= limit_s]
     if stalled is None and silent_s is None and not halted_s:
-        return _while_unanswered(view, engine)
+        return _while_unanswered(view, engine, now_s)
     if stalled is None and silent_s is not None:
         stalled = _before_silence(view, engine, now_s, silent_s)
     stacks = view.stacks(engine, CAUSE) or Stacks()
@@ -119,9 +119,12 @@ def engine_hung(view: View, engine: str, now_s: float) -> Finding | None:
     )
 
 
-def _while_unanswered(view: View, engine: str) -> Finding | None:
-    """What was found goes on while its page does not answer in time, until that itself is found (`_silent_since`)."""
-    return view.held(CAUSE, engine) if _is_found_already(view, engine) and view.unanswered_since_s(engine) is not None else None
+def _while_unanswered(view: View, engine: str, now_s: float) -> Finding | None:
+    """What was found goes on while its page does not answer in time, until that itself is found (`_silent_since`). No longer of one
+    of which no process is seen: its host may be switched off, and that its page is not read is `agent_blind`."""
+    since_s = view.unanswered_since_s(engine)
+    is_late = since_s is not None and now_s - since_s < view.limits.hung_after_s
+    return view.held(CAUSE, engine) if is_late and _is_found_already(view, engine) else None
 
 
 def _before_silence(view: View, engine: str, now_s: float, silent_s: float) -> _Stalled | None:

@@ -242,6 +242,15 @@ def test_a_flood_that_is_over_is_no_queue_that_is_full() -> None:
     assert not any(shown(world, diagnosis, 90, "queue_saturation", **healthy))
 
 
+def test_an_engine_that_refuses_some_each_minute_is_one_finding() -> None:
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    burst = lambda second: 10 if second % 55 < 15 else 0  # noqa: E731
+    life: Life = {"outcomes": {"ok": 20, "rejected": burst}, "requests_refused_full_total": burst}
+    told = shown(world, diagnosis, 600, "queue_saturation", **life, requests_received_total=lambda second: 20 + burst(second))
+    assert news(told)[-1:] == ["warning"]
+    assert sum(bool(each) for each in news(told)) == 1
+
+
 @pytest.mark.parametrize("every_s", [1, 11, 60])
 def test_an_engine_that_refuses_as_many_as_ever_is_one_finding_however_seldom_it_is_read(every_s: int) -> None:
     world, diagnosis = EngineWorld(), Diagnosis(engine_causes=(queue_saturation,), subject_causes=())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from aie_agent.analysis.agent_causes import agent_blind
 from aie_agent.analysis.diagnose import Diagnosis
+from aie_agent.analysis.findings import SourceHealth
 from aie_agent.analysis.gpu_causes.lost import gpu_lost
 from aie_telemetry.api import Finding
 from tests.fakes.agent_gpus import gpu, process
@@ -49,6 +51,27 @@ def test_silent_where_none_is_missing(up: int, down: int, expected: int) -> None
     world = CauseWorld(gpus=[*(gpu(at) for at in range(up)), *(gpu(up + at, up=False, reason="released") for at in range(down))])
     world.live(120, rows(up, expected))
     assert world.subjects(gpu_lost) == []
+
+
+def test_where_the_driver_was_never_there_nobody_knows_which_gpus_are() -> None:
+    """That is `agent_blind`, with the reason."""
+    world = CauseWorld(sources=[SourceHealth("nvml", "the driver is not loaded", BEGIN_S)])
+    world.live(120, rows(0, 8))
+    assert world.subjects(gpu_lost) == []
+    assert [each.subject for each in world.subjects(agent_blind)] == ["nvml"]
+
+
+def test_one_that_falls_later_does_not_end_it() -> None:
+    world = CauseWorld(gpus=[gpu(0), gpu(1)])
+    world.live(120, rows(2, 3))
+    told = missing(world)
+    world.gpus = (gpu(0), gpu(1, up=False, reason="lost"))
+    world.live(1, rows(1, 3))
+    assert missing(world) == told
+    assert told
+    world.gpus = (gpu(0), gpu(1))
+    world.live(1, rows(2, 3))
+    assert missing(world) == told
 
 
 def test_they_explain_nothing_of_an_engine() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,17 @@ class TestSglang:
         world.silent_s = None
         assert all(world.run(page, range(600 + late_s, 900)))
         assert not any(world.run(lambda second: sglang((2, 0, 0.001 * second), ended=3), range(900, 910)))
+
+    def test_a_hang_of_an_engine_elsewhere_does_not_outlive_its_host(self) -> None:
+        """No process of it is seen, so nobody knows that it lives."""
+        world = World()
+        world.run(lambda second: sglang((2, 0, 0.001 * (min(second, 200) // 2)), ended=min(second, 200) // 100), range(600))
+        world.silent_s = BEGIN_S + 600
+        found = []
+        for second in range(600, 700):
+            world.held = engine_hung(replace(world.view, state=lambda _: "unknown"), "e", BEGIN_S + second)
+            found.append(world.held is not None)
+        assert found == [True] * 30 + [False] * 70
 
     def test_what_was_not_found_is_none_while_its_page_is_late(self) -> None:
         world = World()

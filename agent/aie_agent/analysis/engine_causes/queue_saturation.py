@@ -9,9 +9,9 @@ It goes on while requests waited at half of the looks of the last `GOES_ON_S` se
 reached: so a queue that is empty at one look in ten is one finding (an hour simulated; with one in four, four in an hour), and
 what is mended has gone within twenty seconds.
 
-Or requests are refused for want of a place, lately still (`arrivals.REFUSES_S`), and not because more come than before
-(`outcomes.overload`, which tells those as `client_flood`). Where fewer are served than before, that is what is said: something made
-the engine slow.
+Or requests are refused for want of a place, to begin with lately still (`arrivals.REFUSES_S`: a flood that is over begins none; a
+burst each minute is one finding), and not because more come than before (`outcomes.overload`, which tells those as `client_flood`).
+Where fewer are served than before, that is what is said: something made the engine slow.
 
 A queue that shrinks so fast that it is empty within `WORKED_OFF_S` is information: a burst that is worked off without help, and
 stays so while it is empty at a look now and then. It shrinks when, since its highest look in the last `PEAK_S` seconds, no look of
@@ -80,7 +80,8 @@ def queue_saturation(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `queue_saturation` at `now_s`, or None."""
     queue = queue_of_waits(view, engine, now_s)
     refused = overload(view, engine, min(ease(view, cause, engine) for cause in (CAUSE, FLOOD)), now_s)
-    if refused is None or refused.is_flood or not refused.arrivals.is_refusing:
+    goes_on = view.held_since_s(CAUSE, engine) is not None
+    if refused is None or refused.is_flood or not (refused.arrivals.is_refusing or goes_on):
         return queue
     words, advice = _of_refused(refused.arrivals)
     return Finding(

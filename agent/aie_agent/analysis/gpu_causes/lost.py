@@ -45,13 +45,17 @@ def gpu_lost(view: View, now_s: float) -> list[Finding]:
 
 
 def _missing(view: View, now_s: float) -> Iterator[Finding]:
-    """What AieGpuMissing tells: fewer than are expected, besides those that are known to be down."""
+    """What AieGpuMissing tells: fewer than are expected, besides those that are known to be down. Nothing where the driver could
+    not be used since the agent started, as on a host where it is loaded late: which GPUs there are is not known."""
+    if not view.gpus() and any(source.name == "nvml" and source.reason is not None for source in view.sources):
+        return
     expected, down = view.store.current("aie_gpu_expected", now_s) or 0.0, sum(not gpu.up for gpu in view.gpus())
     for series in live(view.store.scalars(PRESENT), now_s):
-        since_s = level_since(series, lambda present: present + down < expected, MISSING_FOR_S, now_s)
+        missing = expected - down - series.value
+        # How many were down at a look before is not known: one that falls now was there, and makes nobody less missing.
+        since_s = level_since(series, lambda present: present < expected, MISSING_FOR_S, now_s) if missing > 0 else None
         if since_s is None:
             continue
-        missing = expected - down - series.value
         held = f"for {now_s - since_s:.0f} s (limit {MISSING_FOR_S:g} s)"
         yield Finding(
             cause="gpu_lost",
