@@ -39,3 +39,11 @@ def test_a_reference_that_does_not_end_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnfitReferenceError, match="too large for a reference"):
             load(pipe)
         assert writer.wait(timeout=60) != 0, "nobody read the rest"
+
+
+def test_a_header_of_brackets_is_no_reference(tmp_path: Path) -> None:
+    """Deeper than what reads it goes: it was a traceback, and status 1, a drift."""
+    deep = tmp_path / "deep.aieref"
+    deep.write_bytes(b'aie drift reference 1\n{"other":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n")
+    with pytest.raises(UnfitReferenceError, match="its header cannot be read: maximum recursion depth exceeded"):
+        load(deep)
