@@ -289,8 +289,8 @@ def _claimed(columns: Sequence[Column], aim: Aim) -> list[str]:
 
 
 def save(reference: Reference, path: Path) -> None:
-    """Writes a new file, read-only: all of it, or none where that fails. Who is killed meanwhile leaves a beginning of it, which `load`
-    refuses. Raises FileExistsError where there is one, and OSError."""
+    """Writes a new file, read-only: all of it, or none where that fails. Who is killed meanwhile leaves a beginning of it, which
+    `load` refuses. Raises FileExistsError where there is one, and OSError."""
     content = _MAGIC + msgspec.json.encode(reference.header) + b"\n" + _data(reference.header, reference.values)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     try:
