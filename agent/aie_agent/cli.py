@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -150,7 +151,8 @@ def _quietly(command: Any) -> int:
         return 141  # as the shell says of a program that SIGPIPE ended
     except OSError as error:
         _write_no_more()
-        print(f"aie-agent: {error}", file=sys.stderr)
+        with suppress(OSError):  # standard error may lie on the same full disk: what is left is the status
+            print(f"aie-agent: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -15,6 +15,7 @@ import msgspec
 from aie_agent.analysis.drift import span
 from aie_agent.analysis.drift.offline import RULE
 from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError, build, load, replace, save
+from aie_agent.commands.diagnose import printable
 from aie_agent.commands.drift import BAD_INPUT, add_aim
 from aie_agent.commands.drift_csv import TableError, read_table
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode(reference.header).decode())
     else:
-        print("\n".join(lines(reference)))
+        print("\n".join(map(printable, lines(reference))))
     return 0
 
 

@@ -66,7 +66,7 @@ def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
         down = [source.name for source in snapshot.sources if source.state == "down"]
         if down:
             yield f"  not seen: {', '.join(down)} (aie-agent check says why)"
-        unseen = [_printable(engine.name) for engine in snapshot.engines if engine.state == "unknown"]
+        unseen = [printable(engine.name) for engine in snapshot.engines if engine.state == "unknown"]
         if unseen:
             yield f"  no process seen of: {', '.join(unseen)}"
     told = list(zip(snapshot.findings, above(snapshot), strict=True))
@@ -75,7 +75,7 @@ def report(snapshot: api.Snapshot, now_s: float) -> Iterator[str]:
             yield from _finding(finding, now_s)
             yield from _explained(finding, told, "    ")
     for drift in snapshot.drift:
-        yield f"drift: {_printable(drift_words.told(drift))}"
+        yield f"drift: {printable(drift_words.told(drift))}"
 
 
 def _nothing(snapshot: api.Snapshot) -> str:
@@ -83,7 +83,7 @@ def _nothing(snapshot: api.Snapshot) -> str:
     gone = {finding.subject for finding in snapshot.findings if finding.cause == "engine_down"}
     gone |= {engine.name for engine in snapshot.engines if engine.state == "down"}
     if gone:
-        return f"no alarm, but without a process: {_printable(', '.join(sorted(gone)))}"
+        return f"no alarm, but without a process: {printable(', '.join(sorted(gone)))}"
     rising = [finding for finding in snapshot.findings if finding.cause in _MAY_LEAK]
     suspicions = sum((finding.confidence or 0.0) <= _SUSPICION for finding in rising)
     slow = len(rising) - suspicions
@@ -104,13 +104,13 @@ def _counted(count: int, word: str) -> str:
 def _explained(finding: api.Finding, told: Sequence[tuple[api.Finding, api.Finding | None]], indent: str) -> Iterator[str]:
     for other, by in told:
         if by is finding:
-            yield f"{indent}explains: {_printable(f'{other.summary} ({other.cause})')}"
+            yield f"{indent}explains: {printable(f'{other.summary} ({other.cause})')}"
             yield from _explained(other, told, f"{indent}    ")
 
 
 def _finding(finding: api.Finding, now_s: float) -> Iterator[str]:
-    yield f"{finding.severity.upper()}  {_printable(finding.summary)}"
-    yield f"    {_printable(f'{finding.cause}, {finding.subject}')}, for {in_words(max(now_s - finding.since_s, 0.0))}"
+    yield f"{finding.severity.upper()}  {printable(finding.summary)}"
+    yield f"    {printable(f'{finding.cause}, {finding.subject}')}, for {in_words(max(now_s - finding.since_s, 0.0))}"
     for label, texts in (
         ("because", [each.text for each in finding.evidence]),
         ("before", list(finding.changes)),
@@ -119,9 +119,9 @@ def _finding(finding: api.Finding, now_s: float) -> Iterator[str]:
         ("more", [finding.runbook] if finding.runbook else []),
     ):
         for text in texts:
-            yield f"    {label:<9} {_printable(text)}"
+            yield f"    {label:<9} {printable(text)}"
 
 
-def _printable(text: str) -> str:
-    """Names of engines and processes are other people's: nothing of them moves a terminal's cursor."""
+def printable(text: str) -> str:
+    """Names of engines, processes and models are other people's: nothing of them moves a terminal's cursor."""
     return "".join(char if char.isprintable() else "?" for char in text)

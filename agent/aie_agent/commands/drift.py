@@ -13,6 +13,7 @@ import msgspec
 from aie_agent.analysis.drift.offline import StatisticVerdict, Verdict, judge
 from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError, build, is_reference, load
 from aie_agent.analysis.drift.span import qualified
+from aie_agent.commands.diagnose import printable
 from aie_agent.commands.drift_csv import TableError, read_table
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode(verdict).decode())
     else:
-        print("\n".join(lines(verdict)))
+        print("\n".join(map(printable, lines(verdict))))
     return 1 if verdict.alarm or verdict.unsteady else 0
 
 

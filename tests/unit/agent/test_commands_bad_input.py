@@ -94,6 +94,15 @@ def test_no_name_of_a_finding_moves_the_cursor() -> None:
     assert "    explains: b? (b?)" in told
 
 
+def test_no_text_of_a_reference_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording, made = _table(tmp_path / "R.csv", [1.0 * row for row in range(1000)]), str(tmp_path / "m.aieref")
+    assert main(["baseline", "build", str(recording), "--output", made, "--model", "m\x1b[2J", "--revision", "r\rs\nt"]) == 0
+    assert main(["baseline", "show", made]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.split("\n") if not line.isprintable()] == []
+    assert out.count("  model: m?[2J\n  revision: r?s?t\n") == 2
+
+
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
 def environment(request: pytest.FixtureRequest) -> dict[str, str]:
     """Output is written when a command ends, as to any file or pipe, or at once."""
@@ -116,6 +125,16 @@ def test_output_that_cannot_be_written_is_one_line(environment: dict[str, str], 
     call = ["sh", "-c", f'exec "$@" {where}', "sh", AIE_AGENT, "leak", str(recording)]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert (done.returncode, done.stderr) == (2, f"aie-agent: {says}\n")
+
+
+@pytest.mark.parametrize("where", [">/dev/full 2>&1", "2>/dev/full"])
+@pytest.mark.parametrize("file", ["memory.csv", "none.csv"])
+def test_where_not_even_that_can_be_written_it_is_no_verdict(recording: Path, file: str, where: str) -> None:
+    """A log of both on a disk that is full: it was status 1, a leak."""
+    call = ["sh", "-c", f'"$@" {where}; echo "$?"', "sh", AIE_AGENT, "leak", str(recording.with_name(file))]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=True)
+    status = done.stdout.splitlines()[-1]
+    assert status == ("0" if (file, where) == ("memory.csv", "2>/dev/full") else "2")
 
 
 def test_a_reader_that_left_is_no_verdict(environment: dict[str, str], recording: Path) -> None:

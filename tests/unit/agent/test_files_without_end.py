@@ -12,13 +12,14 @@ from aie_agent.analysis.drift.reference import UnfitReferenceError, load
 from aie_agent.analysis.leaks.recording import RecordingError, Seen, read
 
 
-def test_a_quote_that_stays_open_does_not_hide_the_rows_below_it(tmp_path: Path) -> None:
-    """All of them would be one event, and a leak of days `not_enough_data`."""
+@pytest.mark.parametrize(("event", "says"), [('"OOM', "unexpected end of data"), ('"OOM" killed', "',' expected after '\"'")])
+def test_a_quote_that_stays_open_does_not_hide_the_rows_below_it(tmp_path: Path, event: str, says: str) -> None:
+    """All of them would be one event, and a leak of days `not_enough_data`. It is said after which of thousands of rows it is."""
     file = tmp_path / "memory.csv"
-    events = {100: '"OOM'}
+    events = {100: event}
     rows = (f"{60 * row},{12_000_000_000 + 2_800_000 * row},{events.get(row, '')}\n" for row in range(2400))
     file.write_text("time_s,physical_bytes,event\n" + "".join(rows))
-    with pytest.raises(RecordingError, match="not CSV: unexpected end of data"):
+    with pytest.raises(RecordingError, match=f"not CSV, in what follows row 100: {says}"):
         list(read(file, Seen()))
 
 
@@ -39,3 +40,11 @@ def test_a_reference_that_does_not_end_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnfitReferenceError, match="too large for a reference"):
             load(pipe)
         assert writer.wait(timeout=60) != 0, "nobody read the rest"
+
+
+def test_a_header_of_brackets_is_no_reference(tmp_path: Path) -> None:
+    """Deeper than what reads it goes: it was a traceback, and status 1, a drift."""
+    deep = tmp_path / "deep.aieref"
+    deep.write_bytes(b'aie drift reference 1\n{"other":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n")
+    with pytest.raises(UnfitReferenceError, match="its header cannot be read: maximum recursion depth exceeded"):
+        load(deep)

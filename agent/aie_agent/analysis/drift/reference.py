@@ -230,9 +230,13 @@ def _too_dependent(m: int, dependence: float) -> str:
     """Why a statistic cannot be compared whose values depend on each other so much that they tell little; empty where it can."""
     if m / dependence >= FEWEST_INDEPENDENT:
         return ""
+    needed = dependence * FEWEST_INDEPENDENT
+    do = f"so record {needed:.0f} requests or more"
+    if needed > MOST:
+        do = f"{needed:.0f} requests, of which {MOST} are taken at most: make a reference of each kind of traffic by itself"
     return (
         f"not enough data: its {m} values depend on each other, and tell as much as {m / dependence:.0f} that do not; at least"
-        f" {FEWEST_INDEPENDENT} are needed, so record {dependence * FEWEST_INDEPENDENT:.0f} requests or more"
+        f" {FEWEST_INDEPENDENT} are needed, {do}"
     )
 
 
@@ -285,7 +289,8 @@ def _claimed(columns: Sequence[Column], aim: Aim) -> list[str]:
 
 
 def save(reference: Reference, path: Path) -> None:
-    """Writes a new file, read-only: all of it, or none. Raises FileExistsError where there is one, and OSError."""
+    """Writes a new file, read-only: all of it, or none where that fails. Who is killed meanwhile leaves a beginning of it, which
+    `load` refuses. Raises FileExistsError where there is one, and OSError."""
     content = _MAGIC + msgspec.json.encode(reference.header) + b"\n" + _data(reference.header, reference.values)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     try:
@@ -328,7 +333,7 @@ def load(path: Path) -> Reference:
         raise UnfitReferenceError("no drift reference (make one with `aie-agent baseline build`)")
     try:
         header = msgspec.json.decode(head, type=Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UnfitReferenceError(f"its header cannot be read: {error}") from error
     if len(data) != 8 * sum(column.m for column in header.columns):
         raise UnfitReferenceError("cut off, or something was added to it")

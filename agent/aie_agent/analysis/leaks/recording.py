@@ -61,7 +61,7 @@ def read(path: Path, seen: Seen, sample_s: float = 10.0) -> Iterator[Sample]:
     except UnicodeDecodeError as error:
         raise RecordingError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except csv.Error as error:
-        raise RecordingError(f"{path}: not CSV: {error}") from error
+        raise RecordingError(f"{path}: not CSV, in what follows row {seen.rows}: {error}") from error
 
 
 def _rows(file: TextIO, name: str, seen: Seen, plausible: Plausible) -> Iterator[Sample]:
