@@ -21,7 +21,8 @@ import numpy as np
 from river.drift import KSWIN
 from scipy.stats import ks_2samp
 
-from aie_agent.analysis.drift.reference import About, build
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About
 from aie_agent.analysis.drift.rule import WINDOW
 from aie_agent.analysis.drift.watch import StatisticWatch
 from aie_agent.sources.statsd_aggregate import Aggregator

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.ks import distance, ks_integer, rank
 from aie_agent.analysis.drift.offline import Verdict, judge
-from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.reference import About, Reference
 from aie_agent.analysis.drift.rule import CONSECUTIVE, WINDOW
 from aie_engine.loading import default_threads, load_model
 from drift_prompts import FORTUNES, Prompts, code, encoded, english, first_tokens, fortunes, statistics, with_faces

@@ -21,11 +21,12 @@ from scipy.signal import lfilter
 from scipy.stats import chi2, norm
 
 from aie_agent.analysis.drift.bounds import bounds_of
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.calibrate import waiting_time
 from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, LEARNT, MARGIN, CanaryWatch
 from aie_agent.analysis.drift.canary_learning import LATER
 from aie_agent.analysis.drift.critical import critical_integer
-from aie_agent.analysis.drift.reference import About, Aim, Reference, build
+from aie_agent.analysis.drift.reference import About, Aim, Reference
 from aie_agent.analysis.drift.rule import ALPHA, CONSECUTIVE, WINDOW
 from drift_cost import cost
 

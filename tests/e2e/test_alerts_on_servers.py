@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from aie_agent import simulate
-from aie_agent.analysis.drift.reference import About, build, save
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About
+from aie_agent.analysis.drift.reference_file import save
 from aie_hooks import AllocatorHook, AllocatorStats, Emitter, LogitsHooks
 from demo.alerting import Alerting, alerting
 from demo.monitoring import Job

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from aie_agent.analysis.drift.reference import About, build, save
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About
+from aie_agent.analysis.drift.reference_file import save
 from aie_hooks import Emitter, LogitsHooks
 from aie_telemetry.exposition import PageParser
 from tests.e2e.programs import Program, Start, eventually, get, start

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
-from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About, Reference
 from aie_agent.analysis.findings import Limits, View
 from aie_agent.request_values import STATISTICS, RequestValues
 from aie_agent.samples import Batch, Point, Tags, Values

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aie_agent.analysis.drift import span
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.offline import RULE
-from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError, build, load, replace, save
+from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError
+from aie_agent.analysis.drift.reference_file import load, replace, save
 from aie_agent.commands.diagnose import printable
 from aie_agent.commands.drift import BAD_INPUT, add_aim
 from aie_agent.commands.drift_csv import TableError, read_table

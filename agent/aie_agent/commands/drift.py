@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.offline import StatisticVerdict, Verdict, judge
-from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError, build, is_reference, load
+from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError
+from aie_agent.analysis.drift.reference_file import is_reference, load
 from aie_agent.analysis.drift.span import qualified
 from aie_agent.commands.diagnose import printable
 from aie_agent.commands.drift_csv import TableError, read_table

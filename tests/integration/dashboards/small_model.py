@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from aie_agent.analysis.drift.reference import About, build, save
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About
+from aie_agent.analysis.drift.reference_file import save
 from aie_engine.loading import load_model
 from aie_hooks import token_stats
 from tests.faultlab.clients import brief_chat, repeated_chat

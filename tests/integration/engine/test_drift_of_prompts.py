@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from bench.drift_prompts import code, encoded, english, first_tokens, statistics, with_faces
 
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.offline import judge
-from aie_agent.analysis.drift.reference import FEWEST, About, Reference, build
+from aie_agent.analysis.drift.reference import FEWEST, About, Reference
 from aie_engine.loading import LoadedModel
 
 pytestmark = pytest.mark.model

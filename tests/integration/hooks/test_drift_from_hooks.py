@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
-from aie_agent.analysis.drift.reference import About, build
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About
 from aie_agent.analysis.findings import Limits, View
 from aie_agent.outputs.value_recorder import ValueRecorder
 from aie_agent.request_values import STATISTICS, RequestValues

@@ -9,7 +9,8 @@ import pytest
 from fakes.drift_world import METRIC, START_S, DriftWorld, answers_of, causes_of, usual_reference
 
 from aie_agent.analysis.drift.analyser import Assigned
-from aie_agent.analysis.drift.reference import About, Aim, Reference, build
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About, Aim, Reference
 from aie_agent.samples import Batch, Tags, Values
 from aie_telemetry.api import Finding
 from aie_telemetry.catalogue import CATALOGUE

@@ -7,8 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.calibrate import dependence, replay, waiting_time
-from aie_agent.analysis.drift.reference import About, Aim, Reference, build
+from aie_agent.analysis.drift.reference import About, Aim, Reference
 
 Floats = NDArray[np.float64]
 

@@ -11,9 +11,10 @@ import pytest
 from fakes.canary_world import EVERY_S, LEVEL, CanaryWorld, answers
 
 from aie_agent.analysis.drift.analyser import Assigned, DriftAnalyser
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.canaries import SILENT_S
 from aie_agent.analysis.drift.canary import CONSECUTIVE_RUNS, FLOOR_NATS, LEARNT, OF_RUNS, CanaryWatch, floor_of
-from aie_agent.analysis.drift.reference import About, build
+from aie_agent.analysis.drift.reference import About
 from aie_telemetry.api import DriftCanary
 from aie_telemetry.catalogue import CATALOGUE
 from aie_telemetry.drift_words import of_canary

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from scipy.stats import beta, betabinom, binom
 
 from aie_agent.analysis.drift.bounds import bounds_of
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.chance import beyond_extremes, windows_beyond
 from aie_agent.analysis.drift.critical import critical_integer
 from aie_agent.analysis.drift.hard_checks import LEAST_OUTSIDE
 from aie_agent.analysis.drift.offline import UNSTEADY_CHANCE, judge
-from aie_agent.analysis.drift.reference import About, build
+from aie_agent.analysis.drift.reference import About
 
 Floats = NDArray[np.float64]
 

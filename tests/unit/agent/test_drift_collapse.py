@@ -8,7 +8,8 @@ import pytest
 from fakes.drift_world import MEANS, DriftWorld, answers_of, causes_of, usual_reference
 
 from aie_agent.analysis.drift.analyser import Assigned
-from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.build_reference import build
+from aie_agent.analysis.drift.reference import About, Reference
 
 PROMPT, LENGTH = "first_token_logsumexp", "log_length"
 

@@ -9,8 +9,9 @@ import pytest
 from fakes.drift_world import DriftWorld, answers_of
 
 from aie_agent.analysis.drift.analyser import Assigned
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.offline import Verdict, judge
-from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.reference import About, Reference
 from aie_agent.analysis.drift.verdicts import drift_findings
 from aie_agent.analysis.drift.watch import Window
 

@@ -13,20 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from aie_agent.analysis.drift.build_reference import FEWEST_INDEPENDENT, MOST, build
 from aie_agent.analysis.drift.files import SHIPPED, assigned
 from aie_agent.analysis.drift.offline import judge
-from aie_agent.analysis.drift.reference import (
-    FEWEST_INDEPENDENT,
-    MOST,
-    About,
-    Aim,
-    Reference,
-    UnfitReferenceError,
-    build,
-    is_reference,
-    load,
-    save,
-)
+from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError
+from aie_agent.analysis.drift.reference_file import is_reference, load, save
 from aie_agent.analysis.drift.span import qualified, spread, warning
 from aie_agent.request_values import STATISTICS
 
@@ -77,7 +68,7 @@ def test_of_very_many_requests_blocks_of_the_whole_recording_are_taken(rows: int
 
 
 def test_a_recording_whose_beginning_was_another_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aie_agent.analysis.drift.reference.MOST", 1000)
+    monkeypatch.setattr("aie_agent.analysis.drift.build_reference.MOST", 1000)
     made = build({"x": [value + 100 for value in _values(2000)] + _values(2000, 1)}, ABOUT)
     assert len(made.values["x"]) == 1000
     assert sum(value > 50 for value in made.values["x"]) == 500

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.collapse import equal_answers
 from aie_agent.analysis.drift.hard_checks import EqualValues, equal_in_a_row
-from aie_agent.analysis.drift.reference import About, Reference, build
+from aie_agent.analysis.drift.reference import About, Reference
 from aie_agent.analysis.drift.rule import Run
 from aie_agent.analysis.drift.stability import merged, moments
 from aie_agent.analysis.drift.watch import Check, StatisticWatch

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aie_agent.analysis.drift.reference import UnfitReferenceError, load
+from aie_agent.analysis.drift.reference import UnfitReferenceError
+from aie_agent.analysis.drift.reference_file import load
 from aie_agent.analysis.leaks.recording import RecordingError, Seen, read
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from aie_agent.analysis.drift.analyser import Assigned
-from aie_agent.analysis.drift.reference import load
+from aie_agent.analysis.drift.reference_file import load
 
 SHIPPED: Final[dict[str, Path]] = {"demo": Path(__file__).with_name("demo.aieref")}
 """References that come with the agent: of the demo's traffic to SmolLM2. They fit no other traffic."""
