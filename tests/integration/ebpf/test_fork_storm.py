@@ -33,7 +33,7 @@ FORKS: Final = 2000
 PAUSE_S: Final = 1 / 500
 LIFE_S: Final = 0.03
 LASTING: Final = 1500
-LASTING_S: Final = 0.5
+LASTING_S: Final = 2.0
 FILES: Final = 600
 """Some 60 others, a third of them for probes, and one for each of 256 processes."""
 PERIOD_S: Final = 0.1
@@ -78,10 +78,13 @@ class Agent:
         self.reports: list[Report] = []
 
     def look(self) -> list[int]:
-        """Searches, tells, and waits for a report. Returns who is to be watched now."""
+        """Searches, tells, and takes the next report, which may have lain there: to wait for one that comes after would be to look
+        too seldom for children that live for seconds. Returns who is to be watched now."""
         targets = search(self._engines, self._tree).targets
         self._child.tell(Watch(targets=targets))
-        self.reports += self._child.reports(1)
+        report = self._child.until(lambda message: isinstance(message, Report))
+        assert isinstance(report, Report)
+        self.reports.append(report)
         tgids = [target.tgid for target in targets]
         self.seen.update(tgids)
         return tgids
