@@ -25,9 +25,10 @@ _WITH_GPUS: Final = 3
 """The agents of these."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
-    """Everything, with the faults already there. What takes longest begins first."""
+    """Everything, with the faults already there. What takes longest begins first. It keeps a core busy, so it ends with the file
+    that asks it: for a session it ran beside all tests that came after."""
     try:
         executable("prometheus")
     except MonitoringError as error:
