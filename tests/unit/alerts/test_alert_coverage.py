@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from aie_agent.analysis.causes import ENGINE_CAUSES, OF_SUBJECTS
-from aie_telemetry.clock_events import CLOCK_EVENTS
+from aie_telemetry.clock_events import CLOCK_EVENTS, WARM
 from aie_telemetry.xids import SEVERITIES, XIDS
 from alerts import build
 from tests.fakes.alert_files import ALERT_RULES, ALERTS, NAMES, TEST_FILES
@@ -108,10 +108,11 @@ def test_pages_of_xids_say_what_the_catalogue_says() -> None:
 
 
 def test_throttling_is_told_of_each_reason_that_is_a_warning() -> None:
-    """And of no other: the power limit stands in the rule as what heat near its own is not blamed for, and is not told itself."""
+    """Of heat near the limit where it costs, and of no other: the power limit stands in the rule as what heat near its own is not
+    blamed for, and is not told itself."""
     metric, warnings = (
         "aie_gpu_clock_event_active",
-        {reason for reason, event in CLOCK_EVENTS.items() if event.severity == "warning"},
+        {reason for reason, event in CLOCK_EVENTS.items() if event.severity == "warning"} | {WARM},
     )
     (query,) = (rule.table["expr"] for rule in ALERT_RULES if rule.name == "AieGpuThrottled")
     assert values(told_selectors(promql.parse(query)), metric, "reason") == warnings
