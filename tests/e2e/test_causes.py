@@ -68,6 +68,12 @@ class World:
         found: api.Finding = eventually(lambda: self.findings().get((cause, subject)), alive=self.agent)
         return found
 
+    def push_xid(self, gpu: int, number: int) -> None:
+        """Once the agent hears of them: of what came before it asked, the driver tells nobody."""
+        hears = b'aie_gpu_xid_source_up{source="nvml_events"} 1'
+        eventually(lambda: hears in get(f"{self.url}/metrics")[1], alive=self.agent)
+        self.gpus.push_xid(gpu, number)
+
 
 @pytest.fixture
 def code() -> str:
@@ -89,7 +95,7 @@ def test_what_is_wrong_with_gpus_is_named_and_nothing_else(world: World) -> None
     assert {key for key in world.findings() if key[1].startswith("gpu")} == set()
     world.gpus.throttle(0, THERMAL)
     world.gpus.throttle(1, BRAKE)
-    world.gpus.push_xid(3, 48)
+    world.push_xid(3, 48)
     world.gpus.set_link(4, width=8)
     world.gpus.set(5, remapped_pending=1)
     world.gpus.set_processes(6, [mine, simulate.Process(os.getppid(), 30 * GIB)])
@@ -128,7 +134,7 @@ def test_a_lost_gpu_explains_the_engine_that_ended_with_it(world: World) -> None
     eventually(
         lambda: b'aie_engine_gpu_contexts{device="cuda0",engine="chat"} 1' in get(f"{world.url}/metrics")[1], alive=world.agent
     )
-    world.gpus.push_xid(0, 79)
+    world.push_xid(0, 79)
     world.gpus.lose(0)
     world.until("gpu_lost", "gpu0")
     world.engine.kill()
