@@ -134,6 +134,9 @@ def test_a_lost_gpu_explains_the_engine_that_ended_with_it(world: World) -> None
     eventually(
         lambda: b'aie_engine_gpu_contexts{device="cuda0",engine="chat"} 1' in get(f"{world.url}/metrics")[1], alive=world.agent
     )
+    # The page shows what the sources said, at once; the diagnosis looks each second, and must have seen who was on the GPU.
+    world.gpus.throttle(1, BRAKE)
+    world.until("gpu_power_brake", "gpu1")
     world.push_xid(0, 79)
     world.gpus.lose(0)
     world.until("gpu_lost", "gpu0")
