@@ -3,6 +3,10 @@
 It changes when a finding is shown, never whether its cause holds: a cause's own false-alarm rate can only fall. A finding that goes
 on keeps the earliest moment at which it is said to have begun, and its graver severity for a while: one that becomes milder for
 a second raises no second alarm after it.
+
+One that comes back within `RETURNS_S` was not over. So it lingers twice as long from then on, up to `RETURNS_S`, until it stays
+away for that long: bursts each minute are one finding after the third. What is shown only while it holds (a GPU that is gone, an
+engine that is stopped) never lingers, however often it comes back.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ class Steadiness(NamedTuple):
     calms_after_s: float | None = None
 
 
+RETURNS_S: Final = 120.0
+
 _AT_ONCE: Final = Steadiness()
 
 
@@ -38,6 +44,14 @@ class _Seen(NamedTuple):
     shown: bool
     severity: Severity
     severe_s: float
+    lingers_s: float
+
+
+class _Gone(NamedTuple):
+    """When a finding was last shown, and how long it lingered."""
+
+    gone_s: float
+    lingers_s: float
 
 
 class Steady:
@@ -47,6 +61,7 @@ class Steady:
         """`rules` by cause; a cause without one is shown at once and goes at once."""
         self._rules = rules
         self._seen: dict[Key, _Seen] = {}
+        self._gone: dict[Key, _Gone] = {}
 
     def update(self, findings: Sequence[Finding], now_s: float) -> list[Finding]:
         """The findings to show at `now_s`, in no particular order; those that linger are as they were last. One that goes on never
@@ -62,9 +77,25 @@ class Steady:
             shown = (before is not None and before.shown) or now_s - first_s >= self._rule(finding).begins_after_s
             severity, severe_s = self._severity(finding, before, now_s)
             finding = msgspec.structs.replace(finding, severity=severity)
-            self._seen[key] = _Seen(first_s, now_s, finding, shown, severity, severe_s)
-        self._seen = {key: seen for key, seen in self._seen.items() if self._stays(seen, now_s)}
+            lingers_s = self._lingers_s(finding, now_s) if before is None else before.lingers_s
+            self._seen[key] = _Seen(first_s, now_s, finding, shown, severity, severe_s, lingers_s)
+        self._forget(now_s)
         return [seen.finding for seen in self._seen.values() if seen.shown]
+
+    def _forget(self, now_s: float) -> None:
+        """What is over; and, once it stayed away, that it was ever there."""
+        over = {key: seen for key, seen in self._seen.items() if not _stays(seen, now_s)}
+        self._seen = {key: seen for key, seen in self._seen.items() if key not in over}
+        self._gone |= {key: _Gone(now_s, seen.lingers_s) for key, seen in over.items() if seen.shown}
+        self._gone = {key: gone for key, gone in self._gone.items() if now_s - gone.gone_s < RETURNS_S}
+
+    def _lingers_s(self, finding: Finding, now_s: float) -> float:
+        """Of a finding that begins: longer where it was gone for a moment only."""
+        usual_s = self._rule(finding).lingers_s
+        gone = self._gone.get(finding.key)
+        if gone is None or now_s - gone.gone_s >= RETURNS_S:
+            return usual_s
+        return max(min(2 * gone.lingers_s, RETURNS_S), usual_s)
 
     def since_s(self, cause: str, subject: str) -> float | None:
         """Since when a finding that is shown, or lingers, is said to hold, of the subject as a whole; None where there is none."""
@@ -78,16 +109,12 @@ class Steady:
 
     def _severity(self, finding: Finding, before: _Seen | None, now_s: float) -> tuple[Severity, float]:
         """The severity to show, and when the cause last had it itself."""
-        rule = self._rule(finding)
-        calms_after_s = rule.lingers_s if rule.calms_after_s is None else rule.calms_after_s
-        is_milder = before is not None and RANK[before.severity] < RANK[finding.severity]
-        if before is not None and is_milder and now_s - before.severe_s < calms_after_s:
+        if before is None or RANK[before.severity] >= RANK[finding.severity]:
+            return finding.severity, now_s
+        calms_after_s = self._rule(finding).calms_after_s
+        if now_s - before.severe_s < (before.lingers_s if calms_after_s is None else calms_after_s):
             return before.severity, before.severe_s
         return finding.severity, now_s
-
-    def _stays(self, seen: _Seen, now_s: float) -> bool:
-        """What was not shown yet goes with its first gap."""
-        return seen.last_s == now_s or (seen.shown and now_s - seen.last_s < self._rule(seen.finding).lingers_s)
 
     def _rule(self, finding: Finding) -> Steadiness:
         return self._rules.get(finding.cause, _AT_ONCE)
@@ -95,3 +122,8 @@ class Steady:
 
 def _as_old(finding: Finding, since_s: float) -> Finding:
     return finding if finding.since_s <= since_s else msgspec.structs.replace(finding, since_s=since_s)
+
+
+def _stays(seen: _Seen, now_s: float) -> bool:
+    """What was not shown yet goes with its first gap."""
+    return seen.last_s == now_s or (seen.shown and now_s - seen.last_s < seen.lingers_s)

@@ -15,7 +15,6 @@ from aie_agent.analysis.changes import SETTLED_S, Changes
 from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.explain import explain
 from aie_agent.analysis.findings import Limits, ProcessState, View
-from aie_agent.analysis.steady import Steadiness, Steady
 from aie_agent.samples import Batch, Point
 from aie_agent.state import StateFile
 from aie_agent.store import Store
@@ -44,42 +43,6 @@ def _view(tgid: int = 10, store: Store | None = None, gpus: Sequence[api.Gpu] = 
         gpus=lambda: gpus,
         drivers=lambda: {"the NVIDIA driver": driver},
     )
-
-
-def test_a_cause_without_a_rule_is_shown_and_goes_at_once() -> None:
-    steady = Steady({})
-    assert steady.update([_finding("x")], NOW) == [_finding("x")]
-    assert steady.update([], NOW + 1) == []
-
-
-def test_what_must_hold_for_a_while_is_not_shown_for_a_blink() -> None:
-    steady = Steady({"x": Steadiness(begins_after_s=3.0)})
-    shown = [bool(steady.update([_finding("x")] if tick != 2 else [], NOW + tick)) for tick in range(8)]
-    assert shown == [False, False, False, False, False, False, True, True], "the gap at 2 begins the time anew"
-
-
-def test_what_lingers_bridges_gaps_as_it_was_last() -> None:
-    steady = Steady({"x": Steadiness(lingers_s=5.0)})
-    holds = {0, 1, 4, 6}
-    shown = [len(steady.update([_finding("x")] if tick in holds else [], NOW + tick)) for tick in range(13)]
-    assert shown == [1] * 11 + [0, 0]
-
-
-def test_what_goes_on_keeps_the_moment_that_it_began() -> None:
-    steady = Steady({"x": Steadiness(lingers_s=5.0)})
-    shown = [steady.update([_finding("x", since_s=NOW + tick - 10.0)], NOW + tick) for tick in range(4)]
-    assert [finding.since_s for (finding,) in shown] == [NOW - 10.0] * 4
-    assert steady.update([], NOW + 20.0) == []
-    assert steady.update([_finding("x", since_s=NOW + 11.0)], NOW + 21.0)[0].since_s == NOW + 11.0, "another one"
-
-
-def test_a_graver_severity_lingers_as_its_finding_does() -> None:
-    steady = Steady({"x": Steadiness(lingers_s=5.0)})
-    severities: tuple[api.Severity, ...] = ("info", "warning", "info", "info", "warning") + ("info",) * 6
-    told = [steady.update([_finding("x", severity=each)], NOW + at)[0].severity for at, each in enumerate(severities)]
-    assert told == ["info", *["warning"] * 8, "info", "info"]
-    at_once = Steady({})
-    assert [at_once.update([_finding("x", severity=each)], NOW)[0].severity for each in severities] == list(severities)
 
 
 def test_a_cause_explains_only_what_has_to_do_with_it() -> None:

@@ -291,7 +291,7 @@ def test_tokens_that_stutter_while_prompts_are_computed() -> None:
     finding = world.engine(prefill_interference)
     assert finding is not None
     assert finding.cause == "prefill_interference"
-    assert "limits 6 times as long and 100 ms" in finding.evidence[0].text
+    assert "(limit 6 times as long and 100 ms, of 300 gaps)" in finding.evidence[0].text
     assert "largest steps" in finding.evidence[1].text
     assert not finding.not_visible
     assert "--max-num-batched-tokens" in finding.advice

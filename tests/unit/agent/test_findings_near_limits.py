@@ -17,6 +17,7 @@ from aie_agent.analysis.diagnose import Diagnosis
 from aie_agent.analysis.engine_causes.kv_full import kv_full
 from aie_agent.analysis.engine_causes.kv_preemption import kv_preemption
 from aie_agent.analysis.engine_causes.outcomes import client_flood, error_rate, requests_rejected
+from aie_agent.analysis.engine_causes.prefill_interference import prefill_interference
 from aie_agent.analysis.engine_causes.python_gc import python_gc
 from aie_agent.analysis.engine_causes.queue_saturation import HELD_S, queue_saturation
 from aie_agent.analysis.engine_causes.readings import RUNNING
@@ -25,11 +26,12 @@ from aie_agent.samples import Batch
 from aie_telemetry.api import Finding
 
 CAUSES: tuple[EngineCause, ...] = (
-    error_rate, client_flood, requests_rejected, kv_preemption, kv_full, queue_saturation, python_gc,
+    error_rate, client_flood, requests_rejected, kv_preemption, kv_full, queue_saturation, prefill_interference, python_gc,
 )  # fmt: skip
 QUARTER_S = 900
 E_M = "engine=e model=m"
 LONG = {"queue_seconds": {4.0: 3}, "time_to_first_token_seconds": {4.5: 3}}
+PROMPTS: dict[str, float] = {"prompt_tokens_total": 1500, "generation_tokens_total": 100}
 SHORT = {"queue_seconds": {0.002: 3}, "time_to_first_token_seconds": {0.1: 3}}
 
 Life = dict[str, Any]
@@ -75,6 +77,16 @@ def queue_of_half_the_time(noise: random.Random) -> Life:
     return {"requests_running": 8, "requests_waiting": 5, "kv_usage_ratio": 0.4, "observes": observes}
 
 
+def stuttering(longest: Callable[[random.Random], dict[float, float]]) -> Callable[[random.Random], Life]:
+    """Of about a hundred gaps a second some are longer, while prompts are computed."""
+
+    def life(noise: random.Random) -> Life:
+        observes = {"inter_token_seconds": lambda _: {0.02: 99} | longest(noise), "step_tokens": {8.0: 45, 1500.0: 5}}
+        return {"observes": observes, **PROMPTS}
+
+    return life
+
+
 NEAR: dict[str, tuple[str, Callable[[random.Random], Life]]] = {
     "one of twenty fails": ("error_rate", failing(0.05)),
     "6 % fail": ("error_rate", failing(0.06)),
@@ -101,6 +113,8 @@ NEAR: dict[str, tuple[str, Callable[[random.Random], Life]]] = {
         "kv_preemption",
         lambda noise: {"requests_running": 4, "preemptions_total": lambda _: noise.random() < 0.17},
     ),
+    "gaps of about six times the median": ("prefill_interference", stuttering(lambda noise: {noise.choice((0.05, 0.3)): 2})),
+    "one gap of a hundred is long": ("prefill_interference", stuttering(lambda noise: {0.5: 2 * (noise.random() < 0.5)})),
     "collections of a twentieth of the time": (
         "python_gc",
         lambda noise: {"requests_running": 4, "observes": {"gc_pause_seconds": lambda _: {0.07: noise.choice((0, 1, 1, 2))}}},
@@ -207,6 +221,12 @@ REPAIRED: dict[str, tuple[str, Life, Life, int]] = {
         {"requests_running": 1, "preemptions_total": 0},
         45,
     ),
+    "tokens that stutter": (
+        "prefill_interference",
+        {"observes": {"inter_token_seconds": {0.02: 90, 0.5: 10}, "step_tokens": {8.0: 45, 1500.0: 5}}, **PROMPTS},
+        {"observes": {"inter_token_seconds": {0.02: 90, 0.036: 10}, "step_tokens": {8.0: 45, 256.0: 5}}, **PROMPTS},
+        45,
+    ),
     "a storm of collections": (
         "python_gc",
         {"requests_running": 1, "observes": {"gc_pause_seconds": {0.15: 2}}},
@@ -240,6 +260,25 @@ def test_a_flood_that_is_over_is_no_queue_that_is_full() -> None:
     shown(world, diagnosis, 120, "client_flood", **healthy)
     assert shown(world, diagnosis, 60, "client_flood", **flood)[-1] is not None
     assert not any(shown(world, diagnosis, 90, "queue_saturation", **healthy))
+
+
+@pytest.mark.parametrize(("burst_s", "every_s"), [(10, 60), (15, 55), (20, 90), (6, 45)])
+def test_bursts_of_refusals_are_a_flood_and_a_queue_by_turns_a_few_times_only(burst_s: int, every_s: int) -> None:
+    """Within a burst more come than before, and from one to the next no more."""
+    world, diagnosis = EngineWorld(), Diagnosis(engine_causes=CAUSES, subject_causes=())
+    burst = lambda second: 60 if second % every_s < burst_s else 0  # noqa: E731
+    life: Life = {"outcomes": {"ok": 20, "rejected": burst}, "requests_refused_full_total": burst}
+    life |= {"requests_received_total": lambda second: 20 + burst(second), "requests_running": 8}
+    calm: Life = {"outcomes": {"ok": 20, "rejected": 0}, "requests_refused_full_total": 0, "requests_received_total": 20}
+    world.serve(120, **calm, requests_running=8)
+    tops: list[str] = []
+    for _ in range(2 * QUARTER_S):
+        world.serve(1, **life)
+        found = diagnosis.update(world.view, world.now_s)
+        tops.append(found[0].cause if found else "")
+    changes = sum(now != before for before, now in zip(["", *tops], tops, strict=False))
+    assert set(tops[300:]) <= {"client_flood", "queue_saturation"}
+    assert changes <= 8, [(second, top) for second, top in enumerate(tops) if second == 0 or top != tops[second - 1]]
 
 
 def test_an_engine_that_refuses_some_each_minute_is_one_finding() -> None:
