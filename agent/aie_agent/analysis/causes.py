@@ -129,10 +129,9 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
 
 STEADINESS: Final[dict[str, Steadiness]] = {
     "engine_down": Steadiness(begins_after_s=2.0),
-    **dict.fromkeys(
-        ("client_flood", "kv_preemption", "tokenizer_bound", "python_gc"),
-        Steadiness(lingers_s=10.0),
-    ),
+    **dict.fromkeys(("kv_preemption", "tokenizer_bound", "python_gc"), Steadiness(lingers_s=10.0)),
+    # Within a burst more come than before, and from one to the next no more.
+    "client_flood": Steadiness(lingers_s=10.0, returns_s=120.0),
     # Where about half of all requests fail, it is half or more again and again.
     "error_rate": Steadiness(lingers_s=10.0, calms_after_s=60.0),
     # A queue that goes up and down seems to shrink now and then.

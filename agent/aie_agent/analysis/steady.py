@@ -4,9 +4,9 @@ It changes when a finding is shown, never whether its cause holds: a cause's own
 on keeps the earliest moment at which it is said to have begun, and its graver severity for a while: one that becomes milder for
 a second raises no second alarm after it.
 
-One that comes back within `RETURNS_S` was not over. So it lingers twice as long from then on, up to `RETURNS_S`, until it stays
-away for that long: bursts each minute are one finding after the third. What is shown only while it holds (a GPU that is gone, an
-engine that is stopped) never lingers, however often it comes back.
+What a rule says may return within so long was not over when it did: from then on it lingers twice as long each time, up to that
+long, until it stays away for as long. So bursts each minute are one finding after the third. Others do not: what lingers is told
+as it was last, hides what it explained, and is not so any more.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Key = tuple[str, str, str]
 
 
 class Steadiness(NamedTuple):
-    """For how long a cause must hold without a gap before it is shown, how long it is shown after it was last seen to hold, and how
-    long it keeps its severity after it was last as grave (None: as long as it lingers)."""
+    """For how long a cause must hold without a gap before it is shown, how long it is shown after it was last seen to hold, how
+    long it keeps its severity while it goes on after it was last as grave (None: as long as it lingers), and within how long it
+    may return, so that it was not over."""
 
     begins_after_s: float = 0.0
     lingers_s: float = 0.0
     calms_after_s: float | None = None
+    returns_s: float = 0.0
 
-
-RETURNS_S: Final = 120.0
 
 _AT_ONCE: Final = Steadiness()
 
@@ -48,10 +48,10 @@ class _Seen(NamedTuple):
 
 
 class _Gone(NamedTuple):
-    """When a finding was last shown, and how long it lingered."""
+    """How long a finding lingered before it went, and until when it may return."""
 
-    gone_s: float
     lingers_s: float
+    returns_until_s: float
 
 
 class Steady:
@@ -86,16 +86,16 @@ class Steady:
         """What is over; and, once it stayed away, that it was ever there."""
         over = {key: seen for key, seen in self._seen.items() if not _stays(seen, now_s)}
         self._seen = {key: seen for key, seen in self._seen.items() if key not in over}
-        self._gone |= {key: _Gone(now_s, seen.lingers_s) for key, seen in over.items() if seen.shown}
-        self._gone = {key: gone for key, gone in self._gone.items() if now_s - gone.gone_s < RETURNS_S}
+        went = {key: _Gone(seen.lingers_s, now_s + self._rule(seen.finding).returns_s) for key, seen in over.items() if seen.shown}
+        self._gone = {key: gone for key, gone in (self._gone | went).items() if now_s < gone.returns_until_s}
 
     def _lingers_s(self, finding: Finding, now_s: float) -> float:
         """Of a finding that begins: longer where it was gone for a moment only."""
-        usual_s = self._rule(finding).lingers_s
+        rule = self._rule(finding)
         gone = self._gone.get(finding.key)
-        if gone is None or now_s - gone.gone_s >= RETURNS_S:
-            return usual_s
-        return max(min(2 * gone.lingers_s, RETURNS_S), usual_s)
+        if gone is None or now_s >= gone.returns_until_s:
+            return rule.lingers_s
+        return min(2 * gone.lingers_s, rule.returns_s)
 
     def since_s(self, cause: str, subject: str) -> float | None:
         """Since when a finding that is shown, or lingers, is said to hold, of the subject as a whole; None where there is none."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aie_agent.analysis.steady import RETURNS_S, Steadiness, Steady
+from aie_agent.analysis.steady import Steadiness, Steady
 from aie_telemetry import api
 
 NOW = 1_700_000_000.0
@@ -61,35 +61,34 @@ def begins(shown: list[bool]) -> int:
     return sum(now and not before for before, now in zip([False, *shown], shown, strict=False))
 
 
+RETURNS = Steadiness(lingers_s=10.0, returns_s=120.0)
+
+
 @pytest.mark.parametrize(("holds_s", "every_s"), [(1, 20), (15, 60), (30, 90), (5, 120)])
 def test_what_comes_back_again_and_again_stays(holds_s: int, every_s: int) -> None:
-    steady = Steady({"x": Steadiness(lingers_s=10.0)})
-    shown = shown_at(steady, lambda at: at % every_s < holds_s, 3600)
+    shown = shown_at(Steady({"x": RETURNS}), lambda at: at % every_s < holds_s, 3600)
     assert begins(shown) <= 5
     assert all(shown[600:])
 
 
 def test_it_stays_no_longer_than_two_minutes_after_it_held_last() -> None:
-    steady = Steady({"x": Steadiness(lingers_s=10.0)})
-    shown = shown_at(steady, lambda at: at < 900 and at % 60 < 15, 1200)
+    shown = shown_at(Steady({"x": RETURNS}), lambda at: at < 900 and at % 60 < 15, 1200)
     last = max(at for at in range(900) if at % 60 < 15)
     assert shown[last + 20], "longer than usual"
-    assert not any(shown[last + int(RETURNS_S) :])
+    assert not any(shown[last + 120 :])
 
 
 def test_what_stayed_away_lingers_as_at_first() -> None:
-    steady = Steady({"x": Steadiness(lingers_s=10.0)})
-    shown = shown_at(steady, lambda at: at in (0, 30, 200), 400)
+    shown = shown_at(Steady({"x": RETURNS}), lambda at: at in (0, 30, 200), 400)
     assert [at for at in range(1, 400) if shown[at - 1] and not shown[at]] == [10, 50, 210]
 
 
 def test_a_blink_that_was_not_shown_is_no_return() -> None:
-    steady = Steady({"x": Steadiness(begins_after_s=3.0, lingers_s=10.0)})
-    shown = shown_at(steady, lambda at: at % 20 < 2, 300)
-    assert not any(shown)
-    assert sum(shown_at(steady, lambda at: at < 4, 100)) == 1 + 9
+    steady = Steady({"x": RETURNS._replace(begins_after_s=3.0)})
+    assert not any(shown_at(steady, lambda at: at % 20 < 2, 300))
+    assert sum(shown_at(Steady({"x": RETURNS._replace(begins_after_s=3.0)}), lambda at: at < 4, 100)) == 1 + 9
 
 
-def test_what_is_shown_while_it_holds_only_goes_at_once_however_often_it_came() -> None:
-    steady = Steady({})
-    assert shown_at(steady, lambda at: at % 10 < 3, 100) == [at % 10 < 3 for at in range(100)]
+def test_others_linger_no_longer_however_often_they_come() -> None:
+    shown = shown_at(Steady({"x": Steadiness(lingers_s=5.0)}), lambda at: at % 20 < 3, 200)
+    assert shown == [at % 20 < 2 + 5 for at in range(200)]

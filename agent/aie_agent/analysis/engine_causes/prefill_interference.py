@@ -4,7 +4,7 @@ The rule, over the last `WINDOW_S` seconds, of at least `LEAST` gaps between tok
 and at least `STUTTER_S`; and the steps that had the most tokens (P99) had `STEP_RATIO` times as many as the middle one, which
 only prompts do. A step's duration is not asked for: the gap is what a client sees. Where the page says nothing of its steps'
 tokens, prompts must be most of what is computed, which is said to be less sure. What is found goes on while half of each of these
-is reached, of the P99.5 for the P99: what stays near a limit is one finding.
+is reached: of gaps one in two hundred that is surely so long, of steps the P99.5. What stays near a limit is one finding.
 
 When it is wrong: gaps may be long for another reason (a collection, a neighbour on the CPU) while prompts are computed as well.
 Those have causes of their own that explain this one; and seconds without prompts speak: where gaps are as long in them, it is not
@@ -33,8 +33,8 @@ GENERATED: Final = "aie_engine_generation_tokens_total"
 
 WINDOW_S: Final = 30.0
 LEAST: Final = 300
-SHARE: Final = 0.01
-"""Of the gaps: one in a hundred is longer than the P99."""
+RARE: Final = 0.01
+"""One gap in a hundred is longer than the P99."""
 RATIO: Final = 6.0
 STUTTER_S: Final = 0.1
 STEP_RATIO: Final = 4.0
@@ -49,52 +49,48 @@ _ADVICE: Final = (
 
 
 class _Gaps(NamedTuple):
-    """The middle gap, the one that only `share` of them are longer than, and how many there were."""
+    """The middle gap, the P99, and what evidence says of them."""
 
     median_s: float
-    longest_s: float
-    share: float
-    number: float
-
-    def stutter(self, eased: float) -> bool:
-        """Whether some are so much longer than most; `eased` is what the limits are multiplied by."""
-        return self.longest_s >= eased * max(STUTTER_S, RATIO * self.median_s)
-
-    def words(self, begins: bool) -> str:
-        """As evidence says them; `begins` where they would be found anew."""
-        quantile = f"the P{100 * (1 - self.share):g} was {seconds(self.longest_s)}, the median {seconds(self.median_s)}"
-        limit = limit_of(begins, f"{RATIO:g} times as long and {seconds(STUTTER_S)}, of {LEAST} gaps")
-        return f"of {self.number:.0f} gaps between tokens in the last {WINDOW_S:g} s {quantile} ({limit})"
+    p99_s: float
+    words: str
 
 
-def _gaps(seen: Observed, eased: float) -> _Gaps:
-    return _Gaps(seen.quantile(0.5), seen.quantile(1 - eased * SHARE), eased * SHARE, seen.count)
+def _stuttering(seen: Observed, eased: float) -> _Gaps | None:
+    """The gaps, if they stutter. What goes on is counted, and not interpolated: of so few, and three times the median, the width
+    of a bucket would be most."""
+    if seen.count < eased * LEAST:
+        return None
+    median_s, p99_s = seen.quantile(0.5), seen.quantile(0.99)
+    limit_s = max(STUTTER_S, RATIO * median_s)
+    begins = seen.count >= LEAST and p99_s >= limit_s
+    long = seen.count_above(eased * limit_s)
+    if not begins and (eased == 1.0 or long < eased * RARE * seen.count):
+        return None
+    goes_on = "" if begins else f", and {long:.0f} were longer than {seconds(eased * limit_s)}"
+    limit = limit_of(begins, f"{RATIO:g} times as long and {seconds(STUTTER_S)}, of {LEAST} gaps")
+    words = f"the P99 was {seconds(p99_s)}, the median {seconds(median_s)}{goes_on} ({limit})"
+    return _Gaps(median_s, p99_s, f"of {seen.count:.0f} gaps between tokens in the last {WINDOW_S:g} s {words}")
 
 
 def prefill_interference(view: View, engine: str, now_s: float) -> Finding | None:
     """The finding `prefill_interference` at `now_s`, or None."""
     start_s, eased = now_s - WINDOW_S, ease(view, CAUSE, engine)
     seen = observed(view, engine, GAPS, start_s, now_s)
-    if seen is None or seen.count < eased * LEAST:
-        return None
-    gaps = _gaps(seen, eased)
-    if not gaps.stutter(eased) or not _is_known_since(view, engine, start_s):
+    gaps = _stuttering(seen, eased) if seen is not None else None
+    if gaps is None or not _is_known_since(view, engine, start_s):
         return None
     steps = observed(view, engine, STEP_TOKENS, start_s, now_s)
     mixed = _of_steps(steps, eased) if steps is not None else _of_totals(view, engine, eased, start_s, now_s)
     if mixed is None or _is_as_slow_without_prompts(view, engine, gaps, eased, start_s, now_s):
         return None
-    anew = _gaps(seen, 1.0)
-    begins = anew.number >= LEAST and anew.stutter(1.0)
-    gaps = anew if begins else gaps
     return Finding(
         cause=CAUSE,
         subject=engine,
         severity="warning",
         since_s=start_s,
-        summary=f"engine {engine}: tokens stutter, up to {seconds(gaps.longest_s)} apart, while prompts are computed in the same"
-        " steps",
-        evidence=(Evidence(text=gaps.words(begins), metric=GAPS), mixed),
+        summary=f"engine {engine}: tokens stutter, up to {seconds(gaps.p99_s)} apart, while prompts are computed in the same steps",
+        evidence=(Evidence(text=gaps.words, metric=GAPS), mixed),
         advice=_ADVICE,
         not_visible=() if steps is not None else ("which steps had prompts in them: its page does not tell the tokens of a step",),
     )
@@ -109,11 +105,11 @@ def _is_known_since(view: View, engine: str, start_s: float) -> bool:
 
 
 def _of_steps(steps: Observed, eased: float) -> Evidence | None:
-    middle, most = steps.quantile(0.5), steps.quantile(0.99)
+    middle, most = steps.quantile(0.5), steps.quantile(1 - eased * RARE)
     if not steps.count or most < eased * STEP_RATIO * middle:
         return None
     limit = limit_of(most >= STEP_RATIO * middle, f"{STEP_RATIO:g} times as many")
-    text = f"its largest steps had {most:.0f} tokens (P99), the middle one {middle:.0f} ({limit})"
+    text = f"its largest steps had {most:.0f} tokens (P{100 * (1 - eased * RARE):g}), the middle one {middle:.0f} ({limit})"
     return Evidence(text=text, metric=STEP_TOKENS)
 
 
