@@ -54,15 +54,16 @@ class Traffic:
         return count / (time.perf_counter() - start)
 
     async def run(self, requests_per_second: float) -> None:
-        """Sends requests at random moments until cancelled. When too many are open, one is held back rather than piled up."""
+        """Sends requests, the first at once, at random moments until cancelled. When too many are open, one is held back rather
+        than piled up."""
         while True:
-            await asyncio.sleep(self._rng.expovariate(requests_per_second))
             if len(self._tasks) >= MAX_IN_FLIGHT:
                 self.held_back += 1
-                continue
-            task = asyncio.create_task(self._ask(random_request(self._rng)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            else:
+                task = asyncio.create_task(self._ask(random_request(self._rng)))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            await asyncio.sleep(self._rng.expovariate(requests_per_second))
 
     async def _ask(self, request: ChatRequest) -> None:
         assert self._session is not None, "enter the context first"

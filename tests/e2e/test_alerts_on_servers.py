@@ -189,7 +189,7 @@ class Stage(NamedTuple):
 
     def wait_until_all_is_seen(self) -> None:
         """Fails with what is not."""
-        until_s = time.monotonic() + 60.0
+        until_s = time.monotonic() + 180.0
         while missing := self.unseen():
             assert time.monotonic() < until_s, missing
             time.sleep(0.2)

@@ -55,7 +55,7 @@ class Place:
 
     async def faults(self, gpu: int, cause: str | None = None) -> tuple[GpuFault, ...]:
         """Of a GPU; those after `cause` has come up, if one is waited for."""
-        deadline_s = time.monotonic() + 20.0
+        deadline_s = time.monotonic() + 60.0
         while True:
             found = (await self.row(gpu)).faults
             if cause is None or cause in {fault.cause for fault in found}:

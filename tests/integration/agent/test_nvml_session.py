@@ -210,7 +210,7 @@ async def test_nvml_is_not_shut_down_under_a_gpu_that_hangs(
 
 
 def wait_for_lanes(at: NvmlSource) -> None:
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 60.0
     while at._lanes.away():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

@@ -22,7 +22,7 @@ from aie_top.screens import MainScreen, PageScreen
 from aie_top.targets import parse_target
 from aie_top.widgets import LinesView
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -140,7 +140,7 @@ def test_json_is_a_stream_and_ends_with_its_reader() -> None:
         assert stream.stderr is not None
         times = [json.loads(stream.stdout.readline())["snapshot"]["time_s"] for _ in range(3)]
         stream.stdout.close()
-        assert stream.wait(timeout=10) == 0
+        assert stream.wait(timeout=60) == 0
         assert stream.stderr.read() == ""
         stream.stderr.close()
     assert times == sorted(set(times))
@@ -200,14 +200,14 @@ class Terminal:
             os.execve(COMMAND[0], [*COMMAND, *arguments], {**os.environ, "TERM": "xterm-256color"})
 
     def read_until(self, words: bytes) -> bytes:
-        seen, end = b"", time.monotonic() + 20
+        seen, end = b"", time.monotonic() + 60
         while words not in seen:
             assert time.monotonic() < end, seen[-2000:]
             if select.select([self.master], [], [], 0.2)[0]:
                 seen += os.read(self.master, 65536)
         return seen
 
-    def wait(self, timeout_s: float = 10.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             done, status = os.waitpid(self.pid, os.WNOHANG)
