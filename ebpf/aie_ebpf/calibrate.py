@@ -111,8 +111,8 @@ def measure(bcc: Bcc, way: Way) -> dict[str, float]:
     TRACEPOINT: a run of a program on a system call's, above 0. Differences of lower quartiles, never negative. One of the two
     entries is absent where libc has no function that shows it. `way` is how uprobes are attached.
 
-    About a second, with detaching some ten probes. Uprobes are on this process alone; for some hundredths of a second all system
-    calls of the host find their tracing switched on. Raises BpfError.
+    About a second and a half, with detaching some ten probes. Uprobes are on this process alone; in each round for some hundredths
+    of a second all system calls of the host find their tracing switched on. Raises BpfError.
     """
     module = bcc.compile_text(_TEXT)
     try:
@@ -154,8 +154,8 @@ def _entry_and_return(module: Module, way: Way, function: Any) -> tuple[float, f
 
 def _tracepoint(module: Module) -> float:
     """A futex call that wakes nobody, with a program at its entry and one at its return, against without before and after: half.
-    The median of some rounds in which it shows: on a host whose CPUs others use, a round may say that a program gives time back.
-    Raises BpfError where it hardly ever shows, since what is taken to be free would never be held back.
+    The median of some rounds: on a host whose CPUs others use, a round may say that a program gives time back. Raises BpfError
+    where it never shows, since what is taken to be free would never be held back.
     """
     number = _SYS_FUTEX.get(os.uname().machine)
     if number is None:
@@ -181,14 +181,18 @@ def _added_by_tracepoints(module: Module, wake: Callable[[int], object]) -> floa
 
 
 def shown(measured_ns: Callable[[], float]) -> float:
-    """The median of what is above 0, of as many rounds as that takes. Raises BpfError."""
-    shown: list[float] = []
+    """The median of as many rounds as it takes until that is above 0. Where it is not after the most that there are, noise is more
+    than the cost: the least that was above 0. Raises BpfError where nothing was.
+    """
+    found: list[float] = []
     for _ in range(_MOST_ROUNDS):
-        if (found_ns := measured_ns()) > 0:
-            shown.append(found_ns)
-        if len(shown) == _ROUNDS:
-            return statistics.median(shown)
-    raise BpfError(f"what a tracepoint costs shows in {len(shown)} of {_MOST_ROUNDS} rounds only: this host is too busy")
+        found.append(measured_ns())
+        if len(found) >= _ROUNDS and (median_ns := statistics.median(found)) > 0:
+            return median_ns
+    above = [each for each in found if each > 0]
+    if not above:
+        raise BpfError(f"what a tracepoint costs does not show in {_MOST_ROUNDS} rounds: this host is too busy")
+    return min(above)
 
 
 def _code_of(function: Any) -> bytes:

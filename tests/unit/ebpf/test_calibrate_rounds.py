@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import chain, repeat
 
 import pytest
 
@@ -10,14 +10,23 @@ from aie_ebpf.calibrate import shown
 from aie_ebpf.door import BpfError
 
 
-def test_rounds_in_which_a_program_gave_time_back_tell_nothing() -> None:
-    rounds = iter([-50.0, 0.0, 300.0, 900.0, -1.0, 260.0, 5000.0])
-    assert shown(lambda: next(rounds)) == 300.0
-    assert next(rounds) == 5000.0, "three are enough"
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        ([900.0, 260.0, 300.0], 300.0),
+        ([-1.0, 260.0, 300.0], 260.0),
+        ([-50.0, 0.0, 300.0, 900.0], 150.0),
+        ([*repeat(0.0, 5), 200.0, *repeat(-9.0, 5), 90.0], 90.0),
+    ],
+)
+def test_rounds_in_which_a_program_gave_time_back_count_as_well(rounds: list[float], expected: float) -> None:
+    """Of those above 0 alone the median would be of the noise."""
+    told = chain(rounds, [7777.0])
+    assert shown(lambda: next(told)) == expected
+    assert next(told) == 7777.0, "no more rounds than that"
 
 
-@pytest.mark.parametrize("seen", [0, 1, 2])
-def test_what_hardly_ever_shows_has_no_cost_that_is_known(seen: int) -> None:
-    rounds = iter([*repeat(200.0, seen), *repeat(0.0, 100)])
-    with pytest.raises(BpfError, match=f"shows in {seen} of 12 rounds only"):
+def test_what_never_shows_has_no_cost_that_is_known() -> None:
+    rounds = repeat(0.0, 100)
+    with pytest.raises(BpfError, match="does not show in 12 rounds"):
         shown(lambda: next(rounds))
