@@ -89,13 +89,14 @@ def test_only_so_many_are_kept() -> None:
 
 
 def test_a_reader_closes_the_files_of_who_ended_and_all_at_its_end(sleeper: subprocess.Popen[bytes]) -> None:
-    procfs = Procfs()
+    procfs, before = Procfs(), _open_files()
     reader = ProcessReader(procfs)
     processes = [ProcessId(pid, procfs.start_ticks(pid) or 0) for pid in (sleeper.pid, os.getpid())]
     readings, refusals = reader.read(processes, 100.0, 100.0)
     assert [reading.process for reading in readings] == processes
     assert not refusals
-    held = {path for path in _open_files() if path.startswith((f"/proc/{sleeper.pid}/", f"/proc/{os.getpid()}/"))}
+    opened = _open_files() - before
+    held = {path for path in opened if path.startswith((f"/proc/{sleeper.pid}/", f"/proc/{os.getpid()}/"))}
     assert {f"/proc/{sleeper.pid}/stat", f"/proc/{sleeper.pid}/task/{sleeper.pid}/schedstat"} <= held
     sleeper.kill()
     sleeper.wait()

@@ -264,11 +264,13 @@ async def test_descriptors_stay_the_same_over_10000_cycles(gpus: Controller) -> 
     at = host.source(host.section(slow_period=10.0))
     for _ in range(20):
         await at.collect(time.time())
+    gc.collect()  # what tests before left in cycles may hold descriptors
     descriptors = len(os.listdir("/proc/self/fd"))
     threads = len(os.listdir("/proc/self/task"))
     for _ in range(10_000):
         await at.collect(time.time())
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert len(os.listdir("/proc/self/task")) <= threads
     assert gpus.calls("nvmlInitWithFlags") == 1
     assert gpus.calls("nvmlGpmSampleAlloc") == 2 * GPUS
@@ -278,13 +280,15 @@ async def test_descriptors_stay_the_same_over_10000_cycles(gpus: Controller) -> 
 async def test_descriptors_stay_the_same_however_often_it_is_given_back(gpus: Controller) -> None:
     at = host.source()
     await host.look(at)
+    gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(200):
         at.release()
         await host.reason(at)
         at.release()
         await host.look(at)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert gpus.calls("nvmlInitWithFlags") == gpus.calls("nvmlShutdown") + 1
     assert gpus.calls("nvmlGpmSampleAlloc") == gpus.calls("nvmlGpmSampleFree") + 2 * GPUS
     await at.close()

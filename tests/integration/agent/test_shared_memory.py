@@ -53,7 +53,9 @@ async def test_a_segment_that_workers_share_counts_once() -> None:
             engines = Engines(procfs.start_ticks)
             for tgid in tgids:
                 assert engines.declare("e", Origin.STATSD, tgid) == "e"
-            batch = await ProcessSource(engines, procfs).collect(time.time())
+            source = ProcessSource(engines, procfs)
+            batch = await source.collect(time.time())
+            await source.close()
         finally:
             program.stdin.close()
     assert value(batch, "aie_process_instances", engine="e") == WORKERS + 1

@@ -125,7 +125,7 @@ async def test_datadog_by_both_sockets_with_tags(path: Path) -> None:
         udp = {"host": "127.0.0.1", "port": port_of(it), **quiet}
         clients = (
             DogStatsd(**udp, constant_tags=["via:udp", "live"]),
-            DogStatsd(**udp, constant_tags=["via:buffer", "live"], disable_buffering=False),
+            DogStatsd(**udp, constant_tags=["via:buffer", "live"], disable_buffering=False, flush_interval=0.0),
             # By default it drops what finds the socket's short queue full.
             DogStatsd(
                 socket_path=f"unixgram://{path}", socket_timeout=5, disable_telemetry=True, constant_tags=["via:unix", "live"]

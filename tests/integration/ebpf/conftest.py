@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -22,6 +22,8 @@ from aie_ebpf.python_runtime import gil_range
 from aie_ebpf.readers.waits import HostUse
 from aie_ebpf.uprobe_links import Way, choose
 
+_HERE: Final = Path(__file__).parent
+_ATTACHED: Final = pytest.StashKey[HostProbes]()
 PROGRAMS = Path(__file__).parents[2] / "fakes" / "wait_programs.py"
 
 
@@ -47,13 +49,19 @@ def way(request: pytest.FixtureRequest, way_here: Way) -> Way:
 
 
 @pytest.fixture(scope="session")
-def host(bcc: Bcc) -> Iterator[HostProbes]:
-    """All sets of the host, attached."""
-    probes = HostProbes(bcc, frozenset())
+def host(bcc: Bcc, request: pytest.FixtureRequest) -> HostProbes:
+    """All sets of the host, attached for all tests of this folder: they come one after the other."""
+    probes = request.session.stash[_ATTACHED] = HostProbes(bcc, frozenset())
     probes.watch_processes(OF_PROCESSES)
-    yield probes
-    for name in probes.on:
-        probes.detach(name)
+    return probes
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Detaches them behind the last: all else that runs on the host would pay for them."""
+    goes_on = nextitem is not None and nextitem.path.is_relative_to(_HERE)
+    if _ATTACHED in item.session.stash and not goes_on:
+        item.session.stash[_ATTACHED].close()
 
 
 class Observed(NamedTuple):

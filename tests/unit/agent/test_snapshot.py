@@ -174,6 +174,7 @@ async def test_an_engine_is_up_since_its_process_began_where_it_does_not_say(tmp
     assert builder.build(now_s + 5.0).engines[0].uptime_s == now_s + 5.0 - row.start_time_s
     world.feed("statsd", now_s, gauge("aie_engine_start_time_seconds", now_s - 1.0))
     assert builder.build(now_s).engines[0].uptime_s == 1.0, "what it says goes before"
+    await processes.close()
 
 
 @pytest.mark.parametrize(
