@@ -13,6 +13,7 @@ from aie_agent.commands.agent_api import AgentError, snapshot
 from aie_agent.commands.check_bpf import bpf_rows
 from aie_agent.commands.check_otlp import otlp_rows
 from aie_agent.commands.check_rows import Row, engine_rows, finding_rows, known_as, tgids_shown
+from aie_agent.commands.terminal import printable
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
 from aie_agent.sources.configured import tgids_of
@@ -35,8 +36,8 @@ def run(config: Config, *, as_json: bool) -> int:
 
 def _line(row: Row, width: int) -> str:
     mark = "WRONG   " if row.wrong else "ok      " if row.visible else "MISSING " if row.needed else "not seen"
-    remedy = f"\n{' ' * (width + 12)}-> {row.remedy}" if row.remedy and (row.wrong or not row.visible) else ""
-    return f"{mark}  {row.what:<{width}}  {row.found}{remedy}"
+    remedy = f"\n{' ' * (width + 12)}-> {printable(row.remedy)}" if row.remedy and (row.wrong or not row.visible) else ""
+    return f"{mark}  {printable(row.what):<{width}}  {printable(row.found)}{remedy}"
 
 
 def _rows(config: Config) -> Iterator[Row]:
