@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import Final
 import pytest
 
 from aie_agent.cli import main
-from aie_agent.commands import check
+from aie_agent.commands import check, parse_statsd
 from aie_agent.commands.check_rows import Row
 
 AIE_AGENT: Final = (sys.executable, "-m", "aie_agent.cli")
@@ -57,6 +58,35 @@ def test_what_standard_output_cannot_encode_is_escaped(table: str) -> None:
 def test_json_is_json_in_any_encoding(table: str) -> None:
     done = through_a_shell(["drift", "--reference", table, "--stream", table, "--json"], "", PYTHONIOENCODING="ascii")
     assert list(json.loads(done.stdout)["per_statistic"]) == ["ü😀"]
+
+
+def test_no_line_of_statsd_moves_the_cursor() -> None:
+    out = io.StringIO()
+    parse_statsd.run(datadog=True, as_json=False, stdin=io.BytesIO(b"a\x1b[2J:1|c|#k:\x1b[2J\n"), stdout=out)
+    assert [line for line in out.getvalue().splitlines() if not line.isprintable()] == []
+    assert out.getvalue().startswith("a?[2J:1|c|#k:?[2J\n  counter a?[2J k=?[2J: 1.0")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(tmp_path: Path, as_json: bool) -> None:
+    zeros = tmp_path / "zeros"
+    zeros.write_bytes(b"x:1|c\n")
+    os.truncate(zeros, 16 << 20)
+    with zeros.open("ab") as file:
+        file.write(b"\ny:1|c\n")
+    out = io.StringIO()
+    with zeros.open("rb") as file:
+        assert parse_statsd.run(datadog=False, as_json=as_json, stdin=file, stdout=out) == 0
+    told = out.getvalue()
+    assert len(told) < 1 << 20
+    assert "line longer than 8192 bytes: '65536 bytes or more'" in told
+    assert told.count("counter") == 2, "what stands before and behind it is answered"
+
+
+def test_closed_input_is_one_line() -> None:
+    done = through_a_shell(["parse-statsd"], "<&-")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "aie-agent parse-statsd: cannot read standard input: it is closed\n"
 
 
 @pytest.mark.parametrize(
