@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from aie_agent import config as configuration
 from aie_agent.commands import baseline, check, dashboards, diagnose, drift, leak, parse_statsd, probe, rules, stacks
+from aie_agent.commands.terminal import complain, encode_all, printable
 from aie_agent.config import Config, ConfigError
 
 DEFAULT_CONFIG = Path("/etc/aie/agent.toml")
@@ -39,6 +39,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 good, 1 something that is asked for cannot be seen, 2 bad arguments or configuration."""
+    encode_all()
     arguments = _parser().parse_args(argv)
     if arguments.command == "parse-statsd":
         return _quietly(lambda: parse_statsd.run(datadog=arguments.datadog, as_json=arguments.json))
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = _config(arguments)
     except ConfigError as error:
-        print(f"aie-agent: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     if arguments.command == "check":
         return _quietly(lambda: check.run(config, as_json=arguments.json))
@@ -56,8 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run.run(config)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in text that moves no cursor: `leak *` may name any files."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="aie-agent", description="Says what is wrong with the inference engines of this host.")
+    parser = _Parser(prog="aie-agent", description="Says what is wrong with the inference engines of this host.")
     parser.add_argument("--version", action="version", version=f"aie-agent {version('aie-observability')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="watch the engines of this host, until stopped")
@@ -141,7 +149,7 @@ def _quietly(command: Any) -> int:
     """A reader that goes away (`| head`), output that cannot be written and Ctrl-C end a command without a traceback, and with no
     status that would be a verdict."""
     if sys.stdout is None:
-        print("aie-agent: cannot write to standard output: it is closed", file=sys.stderr)
+        complain("cannot write to standard output: it is closed")
         return 2
     try:
         status: int = command()
@@ -151,8 +159,7 @@ def _quietly(command: Any) -> int:
         return 141  # as the shell says of a program that SIGPIPE ended
     except OSError as error:
         _write_no_more()
-        with suppress(OSError):  # standard error may lie on the same full disk: what is left is the status
-            print(f"aie-agent: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     except KeyboardInterrupt:
         return 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +16,9 @@ from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.offline import RULE
 from aie_agent.analysis.drift.reference import About, Aim, Header, Reference, UnfitReferenceError
 from aie_agent.analysis.drift.reference_file import load, replace, save
-from aie_agent.commands.diagnose import printable
 from aie_agent.commands.drift import BAD_INPUT, add_aim
 from aie_agent.commands.drift_csv import TableError, read_table
+from aie_agent.commands.terminal import complain, printable
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -99,6 +98,8 @@ def _build(arguments: argparse.Namespace) -> Reference:
 def _load(path: Path) -> Reference:
     try:
         return load(path)
+    except OSError as error:  # of a file that fails in the middle Python gives no name
+        raise UnfitReferenceError(f"{path}: {error.strerror or error}") from error
     except UnfitReferenceError as error:
         raise UnfitReferenceError(f"{path}: {error}") from error
 
@@ -159,5 +160,5 @@ def _delay(requests: float | None) -> str:
 
 
 def _complain(text: str) -> int:
-    print(f"aie-agent baseline: {text}", file=sys.stderr)
+    complain(text, "aie-agent baseline")
     return BAD_INPUT

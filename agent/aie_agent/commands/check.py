@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from aie_agent.commands.agent_api import AgentError, snapshot
 from aie_agent.commands.check_bpf import bpf_rows
 from aie_agent.commands.check_otlp import otlp_rows
 from aie_agent.commands.check_rows import Row, engine_rows, finding_rows, known_as, tgids_shown
+from aie_agent.commands.terminal import printable
 from aie_agent.config import Config, EngineSection
 from aie_agent.config_values import Address
 from aie_agent.sources.configured import tgids_of
 from aie_agent.sources.discovery import Scanner
 from aie_agent.sources.listeners import tgids_listening_at
 from aie_telemetry import api
-
-# As the agent itself connects: never through a proxy that the environment names.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def run(config: Config, *, as_json: bool) -> int:
@@ -38,8 +36,8 @@ def run(config: Config, *, as_json: bool) -> int:
 
 def _line(row: Row, width: int) -> str:
     mark = "WRONG   " if row.wrong else "ok      " if row.visible else "MISSING " if row.needed else "not seen"
-    remedy = f"\n{' ' * (width + 12)}-> {row.remedy}" if row.remedy and (row.wrong or not row.visible) else ""
-    return f"{mark}  {row.what:<{width}}  {row.found}{remedy}"
+    remedy = f"\n{' ' * (width + 12)}-> {printable(row.remedy)}" if row.remedy and (row.wrong or not row.visible) else ""
+    return f"{mark}  {printable(row.what):<{width}}  {printable(row.found)}{remedy}"
 
 
 def _rows(config: Config) -> Iterator[Row]:
@@ -69,9 +67,8 @@ def _rows(config: Config) -> Iterator[Row]:
 def _running_agent(listen: Address) -> api.Snapshot | None:
     """What the agent that serves at this address shows, if one does."""
     try:
-        with _OPENER.open(f"http://{listen}/api/v1/snapshot", timeout=2) as answer:
-            return msgspec.json.decode(answer.read(8 << 20), type=api.Snapshot)
-    except (OSError, ValueError):  # nobody there, or not an agent of this version
+        return snapshot(f"http://{listen}", timeout_s=2.0)
+    except AgentError:
         return None
 
 

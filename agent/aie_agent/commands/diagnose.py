@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from aie_agent.commands import agent_api
+from aie_agent.commands.terminal import complain, printable
 from aie_telemetry import api, drift_words
 from aie_telemetry.durations import in_words
 from aie_telemetry.explained import above
@@ -35,12 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         snapshot = agent_api.snapshot(arguments.agent)
     except agent_api.AgentError as error:
-        print(f"aie-agent: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     is_blind = not sees_engines(snapshot)
     if arguments.json:
         if is_blind:
-            print(f"aie-agent: {_NO_ENGINE}", file=sys.stderr)
+            complain(_NO_ENGINE)
         for finding in snapshot.findings:
             sys.stdout.write(msgspec.json.encode(finding).decode() + "\n")
     else:
@@ -120,8 +121,3 @@ def _finding(finding: api.Finding, now_s: float) -> Iterator[str]:
     ):
         for text in texts:
             yield f"    {label:<9} {printable(text)}"
-
-
-def printable(text: str) -> str:
-    """Names of engines, processes and models are other people's: nothing of them moves a terminal's cursor."""
-    return "".join(char if char.isprintable() else "?" for char in text)

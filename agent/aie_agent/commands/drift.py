@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +14,8 @@ from aie_agent.analysis.drift.offline import StatisticVerdict, Verdict, judge
 from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError
 from aie_agent.analysis.drift.reference_file import is_reference, load
 from aie_agent.analysis.drift.span import qualified
-from aie_agent.commands.diagnose import printable
 from aie_agent.commands.drift_csv import TableError, read_table
+from aie_agent.commands.terminal import complain, printable
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -68,10 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         reference = _reference(arguments)
         verdict = _judge(arguments, reference)
-    except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror or error}")
     except ValueError as error:
-        return _complain(str(error))
+        complain(str(error), "aie-agent drift")
+        return BAD_INPUT
     if arguments.json:
         print(msgspec.json.encode(verdict).decode())
     else:
@@ -80,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _reference(arguments: argparse.Namespace) -> Reference:
-    """Raises OSError and ValueError with the file's name."""
+    """Raises ValueError with the file's name."""
     path = arguments.reference
     try:
         if is_reference(path):
@@ -89,6 +87,8 @@ def _reference(arguments: argparse.Namespace) -> Reference:
         hours = arguments.hours or table.hours
         about = About(model=table.model or arguments.model or "", hours=msgspec.UNSET if hours is None else hours)
         return build(table.columns, about, Aim(days=arguments.days, requests_per_second=arguments.rate))
+    except OSError as error:  # of a file that fails in the middle Python gives no name
+        raise UnfitReferenceError(f"{path}: {error.strerror or error}") from error
     except UnfitReferenceError as error:
         raise UnfitReferenceError(f"{path}: {error}") from error
 
@@ -180,8 +180,3 @@ def _statistic(each: StatisticVerdict) -> str:
             for shift, delay in each.delay_requests.items()
         )
     return said
-
-
-def _complain(text: str) -> int:
-    print(f"aie-agent drift: {text}", file=sys.stderr)
-    return BAD_INPUT

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from aie_agent.commands.terminal import complain
 
 REFUSED = 2
 
@@ -47,15 +48,16 @@ def export(files: Mapping[Path, str], directory: Path, *, force: bool) -> Compar
 def run(command: str, files: Mapping[Path, str], arguments: argparse.Namespace, next_: str) -> int:
     """The end of a command with `add_arguments`: exports, says what was done, and what comes `next_`. Returns the exit status."""
     directory: Path = arguments.export
+    who = f"aie-agent {command}"
     try:
         before = export(files, directory, force=arguments.force)
     except OSError as error:
-        print(f"aie-agent {command}: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        complain(f"{error.filename}: {error.strerror or error}", who)
         return REFUSED
     if before.different and not arguments.force:
         for path in before.different:
-            print(f"aie-agent {command}: {directory / path} differs from what comes with aie", file=sys.stderr)
-        print(f"aie-agent {command}: nothing was written; --force overwrites, another directory leaves it", file=sys.stderr)
+            complain(f"{directory / path} differs from what comes with aie", who)
+        complain("nothing was written; --force overwrites, another directory leaves it", who)
         return REFUSED
     replaced = f", {len(before.different)} replaced" if before.different else ""
     print(f"{len(before.missing)} files written to {directory}{replaced}, {len(before.same)} were there already")

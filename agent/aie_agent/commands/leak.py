@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from aie_agent.analysis.leaks.recording import COLUMNS, RecordingError, Seen, re
 from aie_agent.analysis.leaks.sentences import mb_per_hour
 from aie_agent.analysis.leaks.settings import LeakSettings
 from aie_agent.analysis.leaks.whole import WholeVerdict, as_words, judge
+from aie_agent.commands.terminal import complain
 
 _NO_FINDING = ("none", "not_enough_data")
 _SCALES = (1e-3, 1e6)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         verdict = judge(read(arguments.file, seen, settings.sample_s), seen, settings, arguments.capacity)
     except RecordingError as error:
-        print(f"aie-agent: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     print(msgspec.json.encode(as_json(verdict)).decode() if arguments.json else _for_people(verdict))
     return 0 if verdict.verdict in _NO_FINDING else 1

@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, BinaryIO, TextIO
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final, TextIO
 
 import msgspec
 
+from aie_agent.commands.terminal import complain, printable
+from aie_agent.sources.statsd_listeners import MAX_PACKET_BYTES
 from aie_agent.sources.statsd_series import verdict
-from aie_telemetry.statsd import Parsed, Parser, Sample
+from aie_telemetry.statsd import Parsed, Parser, Refusal, Sample
+
+_BEYOND_A_PACKET: Final = Parsed([], [Refusal("too_long", f"{MAX_PACKET_BYTES} bytes or more")])
 
 
 def run(*, datadog: bool, as_json: bool, stdin: BinaryIO | None = None, stdout: TextIO | None = None) -> int:
-    """Reads to the end of the input. Returns 0: a line that is refused is an answer, not a failure of this command."""
+    """Reads to the end of the input. Returns 0: a line that is refused is an answer, not a failure of this command; 2 where there
+    is no input."""
+    if stdin is None and sys.stdin is None:
+        complain("cannot read standard input: it is closed", "aie-agent parse-statsd")
+        return 2
     parser = Parser(datadog=datadog)
     source = stdin or sys.stdin.buffer
     out = stdout or sys.stdout
-    for raw in source:
+    for raw in _lines(source):
         line = raw.rstrip(b"\r\n")
         if not line.strip():
             continue
-        parsed = parser.line(line)
+        parsed = parser.line(line) if len(line) < MAX_PACKET_BYTES else _BEYOND_A_PACKET
         out.write((_as_json(line, parsed) if as_json else _as_text(line, parsed)) + "\n")
         out.flush()
     return 0
+
+
+def _lines(source: BinaryIO) -> Iterator[bytes]:
+    """Each line; of one that no packet holds the beginning."""
+    while line := source.readline(MAX_PACKET_BYTES):
+        yield line
+        while len(line) == MAX_PACKET_BYTES and not line.endswith(b"\n"):
+            line = source.readline(MAX_PACKET_BYTES)
 
 
 def _as_json(line: bytes, parsed: Parsed) -> str:
@@ -75,4 +92,4 @@ def _as_text(line: bytes, parsed: Parsed) -> str:
         rows.append(f"  ignored: aie does not use lines of kind {parsed.ignored}")
     rows += [f"  refused: {refusal}" for refusal in parsed.refusals]
     rows += [f"  refused by the agent: {reason}" for reason in _refused_by_agent(parsed)]
-    return "\n".join(rows)
+    return "\n".join(map(printable, rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,6 +11,7 @@ import msgspec
 
 from aie_agent.analysis.window import quantile
 from aie_agent.commands.agent_api import DEFAULT_AGENT, AgentError, snapshot
+from aie_agent.commands.terminal import complain
 from aie_agent.config import BpfSection
 from aie_agent.namesakes import ProcessId
 from aie_agent.sources.bpf.child import COMMAND, ChildError
@@ -182,5 +182,5 @@ def _targets(arguments: argparse.Namespace, name: str) -> tuple[Target, ...]:
 
 
 def _complain(text: str) -> int:
-    print(f"aie-agent probe: {text}", file=sys.stderr)
+    complain(text, "aie-agent probe")
     return 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aie_alerts
 from aie_agent.commands import export
+from aie_agent.commands.terminal import complain
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         files = aie_alerts.files(arguments.runbooks, arguments.time_scale)
     except ValueError as error:
-        print(f"aie-agent rules: {error}", file=sys.stderr)
+        complain(str(error), "aie-agent rules")
         return export.REFUSED
     return export.run("rules", files, arguments, _next(arguments.export))
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from aiohttp.http_exceptions import HttpProcessingError
 
 from aie_agent.agent import Agent
+from aie_agent.commands.terminal import complain
 from aie_agent.config import Config
 from aie_agent.outputs.http import ListenError
 from aie_agent.sources.nvml.build import SimulationError
@@ -28,7 +29,7 @@ def run(config: Config) -> int:
     try:
         asyncio.run(_serve(config))
     except (ListenError, SimulationError) as error:
-        print(f"aie-agent: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     return 0
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +66,37 @@ def test_what_answers_and_is_no_agent_is_one_line(content: bytes, says: str, cap
     assert (out, err.count("\n")) == ("", 1)
     assert says in err
     assert "\x1b" not in err
+
+
+@contextmanager
+def dripping(head: bytes) -> Iterator[str]:
+    """A server that answers so, and then by a byte now and then for as long as somebody listens; yields its URL."""
+
+    def answer() -> None:
+        client, _ = server.accept()
+        with client, suppress(OSError):
+            client.sendall(head)
+            while not over.wait(0.02):
+                client.sendall(b" ")
+
+    over = threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        given_up = threading.Timer(20, over.set)
+        given_up.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert not over.is_set(), "it was listened to until it ended"
+        given_up.cancel()
+        over.set()
+        thread.join(timeout=60)
+
+
+@pytest.mark.parametrize("head", [OK + b"\r\n", OK + b"X: "], ids=["body", "header"])
+def test_an_answer_that_drips_is_not_waited_for(head: bytes) -> None:
+    """Each receive is answered in time."""
+    with dripping(head) as url, pytest.raises(agent_api.AgentError, match=r"no whole answer within 0\.5 s"):
+        agent_api.snapshot(url, timeout_s=0.5)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:port", "http://a b", "https://h:1x/"])
