@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
+from scipy.stats import rankdata
 
 from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.calibrate import dependence, replay, waiting_time
+from aie_agent.analysis.drift.offline import judge
 from aie_agent.analysis.drift.reference import About, Aim, Reference
 
 Floats = NDArray[np.float64]
@@ -74,6 +76,38 @@ def test_the_dependence_is_that_of_the_process() -> None:
         assert found.values == pytest.approx((1 + rho) / (1 - rho), rel=0.25)
         assert found.error < 0.1
     assert dependence([1.0] * 1000).values == 1.0
+
+
+@pytest.mark.parametrize(("rho", "count"), [(0.0, 500), (0.0, 2000), (0.3, 2000), (0.7, 2000)])
+def test_the_dependence_is_that_of_the_process_in_the_mean(rho: float, count: int) -> None:
+    found = [dependence(_stream(seed, count, rho).tolist()).values for seed in range(60)]
+    assert np.mean(found) == pytest.approx((1 + rho) / (1 - rho), rel=0.1)
+    assert rho or max(found) < 1.5, "chance finds none that would matter"
+
+
+def _in_turn(seed: int, count: int, kinds: int, switch: float, spell: float) -> list[float]:
+    """Kinds of request far apart, of which the next comes after each request with this probability; under them spells of six
+    hundred requests of two populations, this far apart."""
+    rng = np.random.default_rng(seed)
+    kind = np.cumsum(rng.random(count) < switch) % kinds
+    population = (np.arange(count) + rng.integers(1200)) // 600 % 2
+    values: list[float] = (rng.normal(size=count) + 12.0 * kind + spell * population).tolist()
+    return values
+
+
+@pytest.mark.parametrize(("kinds", "switch"), [(2, 0.6), (2, 0.9), (2, 1.0), (3, 1.0)])
+def test_spells_are_seen_though_kinds_of_request_take_turns(kinds: int, switch: float) -> None:
+    """The first correlation is negative: what is added up to the first that is none found nothing, and every stream alarmed."""
+    for seed in range(3):
+        values = rankdata(_in_turn(seed, 6000, kinds, switch, 2.0)).tolist()
+        assert dependence(values).values > 8.0
+        assert dependence(rankdata(_in_turn(seed, 6000, kinds, switch, 0.0)).tolist()).values < 1.1, "turns alone are no harm"
+
+
+def test_traffic_in_spells_whose_kinds_take_turns_is_no_drift() -> None:
+    reference = build({"x": _in_turn(0, 6000, 2, 0.6, 2.0)}, About(model="m"))
+    verdicts = [judge(reference, {"x": _in_turn(seed, 12_000, 2, 0.6, 2.0)}) for seed in range(1, 6)]
+    assert not any(verdict.alarm or verdict.unsteady for verdict in verdicts)
 
 
 @pytest.mark.parametrize(("shift", "least", "most"), [("0.5", 500, 900), ("1", 500, 520)])

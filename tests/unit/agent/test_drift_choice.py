@@ -77,13 +77,10 @@ def test_of_two_classes_of_traffic_none_is_taken_until_the_engine_is_named() -> 
     assert world.analyser.shown(["e"], world.now_s)[0].reason == ""
 
 
-def test_a_reference_that_can_compare_nothing_is_refused() -> None:
-    walk, rng = [0.0], random.Random(1)
-    for _ in range(1999):
-        walk.append(0.99 * walk[-1] + rng.gauss(0, 1))
-    world = DriftWorld(Assigned(build({"entropy": walk}, About(model="m"))))
+def test_a_reference_without_any_statistic_of_hooks_is_refused() -> None:
+    world = DriftWorld(Assigned(build({"x": answers_of(random.Random(5), 1000, {})["entropy"]}, About(model="m"))))
     world.requests(10)
-    assert "nothing can be compared" in world.analyser.shown(["e"], world.now_s)[0].reason
+    assert "none of the statistics that hooks send" in world.analyser.shown(["e"], world.now_s)[0].reason
     assert world.metrics() == {("aie_drift_watching", ""): 0.0}
 
 

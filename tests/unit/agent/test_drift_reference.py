@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aie_agent.analysis.drift.build_reference import FEWEST_INDEPENDENT, MOST, build
+from aie_agent.analysis.drift.build_reference import build
 from aie_agent.analysis.drift.files import SHIPPED, assigned
+from aie_agent.analysis.drift.independence import FEWEST_INDEPENDENT, too_dependent
 from aie_agent.analysis.drift.offline import judge
-from aie_agent.analysis.drift.reference import About, Aim, Reference, UnfitReferenceError
-from aie_agent.analysis.drift.reference_file import is_reference, load, save
+from aie_agent.analysis.drift.reference import MOST, About, Aim, Reference, UnfitReferenceError
+from aie_agent.analysis.drift.reference_file import hash_of, is_reference, load, replace, save
 from aie_agent.analysis.drift.span import qualified, spread, warning
 from aie_agent.request_values import STATISTICS
 
@@ -141,31 +142,68 @@ def test_values_that_hang_together_too_much_are_not_compared(rho: float) -> None
     assert (far.statistic, far.check, far.first_alarm_request) == ("x", "out_of_range", 500), "nowhere near what it ever was"
 
 
+def _spells(length: int) -> list[float]:
+    """Five thousand requests of two populations, in spells of such a mean length."""
+    rng = random.Random(1)
+    spells: list[float] = []
+    while len(spells) < 5000:
+        level = rng.choice((0.0, 4.0))
+        spells += [rng.gauss(level, 1.0) for _ in range(round(rng.expovariate(1 / length)) + 1)]
+    return spells[:5000]
+
+
 @pytest.mark.parametrize(
     ("spell", "do"),
     [
-        (40, r"so record (\d+) requests or more"),
-        (100, r"(\d+) requests, of which 20000 are taken at most: make a reference of each kind of traffic by itself"),
+        (40, r"so record about (\d+) requests"),
+        (100, r"about (\d+) requests, of which 20000 are taken at most: make a reference of each kind of traffic by itself"),
     ],
 )
 def test_what_tells_too_little_is_not_compared_and_says_what_would_do(spell: int, do: str) -> None:
     """Spells of two populations: windows were beyond the threshold a hundred times as often as calibrated to. It asked for more
     requests than are ever taken, however many there are."""
-    rng = random.Random(1)
-    spells: list[float] = []
-    while len(spells) < 5000:
-        level = rng.choice((0.0, 4.0))
-        spells += [rng.gauss(level, 1.0) for _ in range(round(rng.expovariate(1 / spell)) + 1)]
-    (x,) = build({"x": spells[:5000]}, ABOUT).header.columns
+    (x,) = build({"x": _spells(spell)}, ABOUT).header.columns
     independent = x.m / x.dependence
     assert independent < FEWEST_INDEPENDENT
     said, _, told = x.untested.partition(" are needed, ")
     assert said == (
-        f"not enough data: its 5000 values depend on each other, and tell as much as {independent:.0f} that do not; at least 200"
+        f"not enough data: its 5000 values depend on each other, and tell as much as {math.floor(independent)} that do not;"
+        " at least 200"
     )
     needed = re.fullmatch(do, told)
     assert needed is not None, told
-    assert int(needed.group(1)) == round(x.dependence * FEWEST_INDEPENDENT)
+    assert 1.5 * x.dependence * FEWEST_INDEPENDENT <= int(needed.group(1)) < 1.65 * x.dependence * FEWEST_INDEPENDENT
+    assert set(needed.group(1)[2:]) == {"0"}, "no more digits than are known"
+
+
+@pytest.mark.parametrize(
+    ("m", "dependence", "said"),
+    [
+        (2000, 10.0, ""),
+        (1998, 10.0, "tell as much as 199 that do not; at least 200 are needed, so record about 3000 requests"),
+        (500, 46.0, "tell as much as 10 that do not; at least 200 are needed, so record about 14000 requests"),
+    ],
+)
+def test_what_is_not_enough_is_never_told_as_enough(m: int, dependence: float, said: str) -> None:
+    """It said that 200 were too few of 200, and asked for so many that by chance the next recording was too short again."""
+    assert too_dependent(m, dependence).endswith(said)
+    assert bool(too_dependent(m, dependence)) == bool(said)
+
+
+def test_a_file_of_before_it_was_asked_what_it_tells_is_as_one_that_is_built_now(tmp_path: Path) -> None:
+    now = build({"x": _spells(40), "y": _values(5000)}, ABOUT)
+    x, y = now.header.columns
+    compared = msgspec.structs.replace(x, untested="", false_alarm=1e-6, delay_requests={"1": 500.0})
+    warnings = ("x: its values depend on each other, 5000 tell as much as 100 independent ones",)
+    header = msgspec.structs.replace(now.header, columns=(compared, y), warnings=warnings)
+    before = Reference(msgspec.structs.replace(header, sha256=hash_of(header, now.values)), now.values)
+    save(before, tmp_path / "old")
+    read = load(tmp_path / "old")
+    assert (read.header.columns, read.header.warnings) == (now.header.columns, now.header.warnings)
+    assert read.header.sha256 == hash_of(read.header, read.values) != before.header.sha256
+    assert judge(read, {"x": [value + 5 for value in _spells(40)], "y": _values(5000, 1)}).alarm is False
+    replace(read, tmp_path / "replaced")
+    assert load(tmp_path / "replaced").header == read.header
 
 
 def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:

@@ -214,12 +214,9 @@ class DriftAnalyser:
 
 
 def _usable(reference: Reference) -> Reference | str:
-    """The reference, or why nothing can be compared with it."""
-    columns = [column for column in reference.header.columns if column.name in _NAMES]
-    if not columns:
+    """The reference, or why nothing can be looked at beside it. One of which nothing can be compared keeps its range."""
+    if not any(column.name in _NAMES for column in reference.header.columns):
         return f"the reference has none of the statistics that hooks send: {', '.join(_NAMES)}"
-    if not any(column.tells for column in columns):
-        return "the reference's values depend on each other so much that nothing can be compared: record a longer one"
     return reference
 
 

@@ -15,7 +15,18 @@ import msgspec
 from aie_agent.analysis.drift import calibrate
 from aie_agent.analysis.drift.critical import critical_integer
 from aie_agent.analysis.drift.hard_checks import LEAST_OUTSIDE, is_number
-from aie_agent.analysis.drift.reference import FEWEST, FEWEST_DISTINCT, About, Aim, Column, Header, Reference, UnfitReferenceError
+from aie_agent.analysis.drift.independence import is_not_compared, too_dependent
+from aie_agent.analysis.drift.reference import (
+    FEWEST,
+    FEWEST_DISTINCT,
+    MOST,
+    About,
+    Aim,
+    Column,
+    Header,
+    Reference,
+    UnfitReferenceError,
+)
 from aie_agent.analysis.drift.reference_file import hash_of
 from aie_agent.analysis.drift.rule import ALPHA, WINDOW
 from aie_agent.analysis.drift.span import spread
@@ -24,16 +35,9 @@ from aie_agent.analysis.drift.stability import BLOCKS, moments
 ENOUGH: Final = 2000
 """Requests of a reference. With fewer there is a warning."""
 
-MOST: Final = 20_000
-"""More tell nothing more: of a longer recording, blocks are taken, spread over all of it."""
-
 LARGEST_THRESHOLD: Final = 0.5
 """Of the distance, which a shift by 1.3 standard deviations has. A statistic that needs more to keep false alarms rare is not
 compared: it would say nothing, and that would look like "no drift"."""
-
-FEWEST_INDEPENDENT: Final = 200
-"""Of fewer, what calibration knows of the traffic is chance: of two populations in spells of a hundred requests, 5000 requests tell
-as much as 63 to 147 independent ones, and false alarms came a hundred times as often as calibrated to."""
 
 _STRETCHES: Final = 200
 """Replayed to see how little traffic may scatter."""
@@ -86,7 +90,7 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
     critical = min(m * WINDOW + 1, max(critical_p01, math.ceil(tail.threshold(probability) * m * WINDOW)))
     false_alarm = tail.probability(critical / (m * WINDOW))
     untested = "" if len(counts) >= FEWEST_DISTINCT else f"{len(counts)} distinct values, fewer than {FEWEST_DISTINCT}"
-    untested = untested or _too_dependent(m, seen.dependence.values)
+    untested = untested or too_dependent(m, seen.dependence.values)
     untested = untested or _insensitive(critical / (m * WINDOW), false_alarm / probability, seen.dependence.values)
     shifts = () if untested else calibrate.SHIFTS
     return Column(
@@ -106,20 +110,6 @@ def _column(name: str, values: Sequence[float], probability: float, seed: int) -
         false_alarm=0.0 if untested else false_alarm,
         delay_requests={f"{shift:g}": calibrate.delay(ordered, values, shift * deviation, critical, seed) for shift in shifts},
         untested=untested,
-    )
-
-
-def _too_dependent(m: int, dependence: float) -> str:
-    """Why a statistic cannot be compared whose values depend on each other so much that they tell little; empty where it can."""
-    if m / dependence >= FEWEST_INDEPENDENT:
-        return ""
-    needed = dependence * FEWEST_INDEPENDENT
-    do = f"so record {needed:.0f} requests or more"
-    if needed > MOST:
-        do = f"{needed:.0f} requests, of which {MOST} are taken at most: make a reference of each kind of traffic by itself"
-    return (
-        f"not enough data: its {m} values depend on each other, and tell as much as {m / dependence:.0f} that do not; at least"
-        f" {FEWEST_INDEPENDENT} are needed, {do}"
     )
 
 
@@ -152,7 +142,7 @@ def _warnings(columns: Sequence[Column], rows: int, aim: Aim) -> list[str]:
         warnings.append(f"of {rows} requests {MOST} were taken, in blocks spread over all of them: more tell nothing more")
     for column in columns:
         if column.untested:
-            warnings.append(f"{column.name} is not compared: {column.untested}")
+            warnings.append(is_not_compared(column))
         elif column.m / column.dependence < FEWEST:
             independent = column.m / column.dependence
             warnings.append(

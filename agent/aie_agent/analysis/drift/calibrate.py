@@ -40,6 +40,8 @@ _DELAY_WINDOWS: Final = 250
 _BLOCKS_PER_DEPENDENCE: Final = 10.0
 _SHORTEST_BLOCK: Final = 10
 _LONGEST_LAG: Final = 400
+_PAIR: Final = 2
+_TURNS: Final = 12  # lags
 _TAIL: Final = (0.005, 0.2)  # the part of the largest values that the line is fitted to
 
 
@@ -75,21 +77,34 @@ class Tail(NamedTuple):
 
 
 def dependence(ranks: Sequence[float]) -> Dependence:
-    """1 + 2 times the sum of the autocorrelations, up to the first that cannot be told from 0; its error as of a sum of so many
-    (Priestley 1981, truncated window). Ranks rather than values, so that single large ones do not hide it."""
+    """1 + 2 times the sum of the autocorrelations, up to where no more can be told from 0; its error as of a sum of so many
+    (Priestley 1981, truncated window). Ranks rather than values, so that single large ones do not hide it.
+
+    Kinds of request that take turns make single correlations negative, though long spells of tenants or populations lie under
+    them. So lags are added two at a time (Geyer 1992, initial positive sequence), and where two are none, twelve at a time: in them
+    the correlations of three or four kinds in turn cancel. Twelve have to be the larger, the fewer values tell on their own. What
+    cannot be told from values that do not depend on each other is 1.
+    """
     n = len(ranks)
     mean = math.fsum(ranks) / n
     centred = [value - mean for value in ranks]
     variance = math.fsum(value * value for value in centred)
     if not variance:
         return Dependence(1.0, 0.0)
-    total, noise, lag = 1.0, 2.0 / math.sqrt(n), 1
-    for lag in range(1, min(_LONGEST_LAG, n // 4)):
-        correlation = math.fsum(map(mul, centred[lag:], centred)) / variance
-        if correlation < noise:
-            break
-        total += 2.0 * correlation
-    return Dependence(total, math.sqrt(2.0 * (2 * lag + 1) / n))
+
+    def summed(first: int, count: int) -> float:
+        return math.fsum(math.fsum(map(mul, centred[lag:], centred)) for lag in range(first, first + count)) / variance
+
+    total, lag, longest = 1.0 + 2.0 * summed(1, 1), 2, min(_LONGEST_LAG, n // 4)
+    while True:
+        for count, noise in ((_PAIR, 2.0 * math.sqrt(_PAIR / n)), (_TURNS, 3.0 * math.sqrt(_TURNS * max(1.0, total) / n))):
+            more = summed(lag, count) if lag + count <= longest else 0.0
+            if more > noise:
+                break
+        else:
+            values = total if total > 1.0 + 4.0 / math.sqrt(n) else 1.0
+            return Dependence(values, math.sqrt(2.0 * (2 * lag - 1) / n))
+        total, lag = total + 2.0 * more, lag + count
 
 
 def held_out_ranks(values: Sequence[float]) -> tuple[list[Rank], int]:

@@ -17,12 +17,15 @@ def points_of(engine: str, model: str, stream: EngineStream, now_s: float) -> It
     own = (("engine", engine), ("model", model))
     header = stream.reference.header
     described = (("reference", header.sha256[:12]), ("traffic_class", header.about.traffic_class))
-    yield _point("aie_drift_watching", own, 1.0)
+    yield _point("aie_drift_watching", own, float(stream.is_compared))
     yield _point("aie_drift_reference_info", own + described, 1.0)
-    yield _point("aie_drift_run_length_requests", own, header.run_length_requests)
-    run_length_s = stream.run_length_s(now_s)
-    if run_length_s is not None:
-        yield _point("aie_drift_run_length_seconds", own, run_length_s)
+    lengths = {
+        "aie_drift_run_length_requests": stream.run_length_requests,
+        "aie_drift_run_length_seconds": stream.run_length_s(now_s),
+    }
+    for metric, length in lengths.items():
+        if length is not None:
+            yield _point(metric, own, length)
     alike = alike_since_s(stream.watches)
     for name, watch in stream.watches.items():
         tags = (*own, ("statistic", name))

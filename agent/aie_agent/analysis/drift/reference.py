@@ -16,6 +16,9 @@ from aie_agent.analysis.drift.span import hours_between
 FEWEST: Final = 500
 """Requests of a reference. With fewer, its own error alone raises alarms."""
 
+MOST: Final = 20_000
+"""Requests of a reference. More tell nothing more: of a longer recording blocks are taken, spread over all of it."""
+
 FEWEST_DISTINCT: Final = 20
 """Distinct values from which on a distribution function says something."""
 

@@ -1,5 +1,6 @@
 """The file of a reference: a line that says what it is, the header as a line of JSON, and the values of each column, little-endian
-doubles. It is written once, and one that is not as it was written is refused by its hash.
+doubles. It is written once, and one that is not as it was written is refused by its hash. One of before it was asked how much its
+values tell is read as it would be built now, which is another reference, with a hash of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from aie_agent.analysis.drift.independence import as_built_now
 from aie_agent.analysis.drift.reference import Header, Reference, UnfitReferenceError
 
 _MAGIC: Final = b"aie drift reference 1\n"
@@ -75,7 +77,8 @@ def load(path: Path) -> Reference:
         data = data[8 * column.m :]
     if hash_of(header, values) != header.sha256:
         raise UnfitReferenceError("changed since it was written: its hash is another")
-    return Reference(header, values)
+    now = as_built_now(header)
+    return Reference(now if now is header else msgspec.structs.replace(now, sha256=hash_of(now, values)), values)
 
 
 def hash_of(header: Header, values: Mapping[str, Sequence[float]]) -> str:

@@ -29,10 +29,11 @@ def watched(engine: str, model: str, stream: EngineStream, name: str, canaries: 
         model=model,
         reference=f"{name} {header.sha256[:12]}".strip(),
         traffic_class=header.about.traffic_class,
+        reason="" if stream.is_compared else _untested(stream),
         window_requests=WINDOW,
         windows_to_alarm=CONSECUTIVE,
         requests_per_second=stream.rate.per_second(now_s),
-        run_length_requests=header.run_length_requests,
+        run_length_requests=stream.run_length_requests,
         run_length_s=stream.run_length_s(now_s),
         promised_s=header.aim.days * 86400.0,
         promised_requests_per_second=header.aim.requests_per_second,
@@ -40,6 +41,12 @@ def watched(engine: str, model: str, stream: EngineStream, name: str, canaries: 
         statistics=tuple(_statistic(name, watch, alike.get(name)) for name, watch in stream.watches.items()),
         canaries=_canaries(canaries, now_s),
     )
+
+
+def _untested(stream: EngineStream) -> str:
+    """Why nothing is compared: what the reference says of each statistic."""
+    reasons = (f"{name}: {watch.column.untested}" for name, watch in stream.watches.items())
+    return f"{'; '.join(reasons)}; looked at is only whether it leaves the reference's range"
 
 
 def unwatched(engine: str, model: str, reason: str, canaries: Mapping[str, CanaryWatch], now_s: float) -> Drift:

@@ -69,10 +69,20 @@ class EngineStream:
         """Requests compared so far, of the statistic that has most."""
         return max((watch.taken for watch in self.watches.values()), default=0)
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether any statistic is; what is not is still held to its range."""
+        return any(watch.column.tells for watch in self.watches.values())
+
+    @property
+    def run_length_requests(self) -> float | None:
+        """Requests between false alarms, at least. None where nothing is compared, which calibration says nothing of."""
+        return self.reference.header.run_length_requests if self.is_compared else None
+
     def run_length_s(self, now_s: float) -> float | None:
-        """Time between false alarms at the present rate, at least. None where no rate is known."""
-        rate = self.rate.per_second(now_s)
-        return self.reference.header.run_length_requests / rate if rate else None
+        """The same in time, at the present rate. None where no rate is known, either."""
+        rate, requests = self.rate.per_second(now_s), self.run_length_requests
+        return requests / rate if rate and requests is not None else None
 
     def dump(self) -> dict[str, Any]:
         """For `restore`."""

@@ -93,7 +93,9 @@ def _drift(
     evidence = [sentence(name, watch) for name, watch in alarming.items()]
     evidence += [each for statistic, watch in shifted for each in _shift_sentences(statistic, watch)]
     evidence += [same_sentence(name, watch) for name, watch in same.items()] if of_prompt else []
-    evidence.append(Evidence(text=_run_length(stream, now_s), metric="aie_drift_run_length_requests"))
+    known = stream.run_length_requests is not None
+    metric = "aie_drift_run_length_requests" if known else "aie_drift_watching"
+    evidence.append(Evidence(text=_run_length(stream, now_s), metric=metric))
     what = "what it is asked looks different" if of_prompt else "its answers look different"
     hidden = (
         []
@@ -171,8 +173,9 @@ def _outside_sentences(statistic: Statistic, watch: StatisticWatch) -> Iterator[
 
 
 def _run_length(stream: EngineStream, now_s: float) -> str:
-    header = stream.reference.header
-    run_length_s = stream.run_length_s(now_s)
+    header, requests, run_length_s = stream.reference.header, stream.run_length_requests, stream.run_length_s(now_s)
+    if requests is None:
+        return f"how often chance does this is not known: nothing of the reference, of {header.requests} requests, can be compared"
     days = "" if run_length_s is None else f", {run_length_s / 86400:.2g} days at the present rate{_shorter(stream, now_s)}"
     delays = [
         f"{delay:.0f} for a shift of {shift} sd"
@@ -181,7 +184,7 @@ def _run_length(stream: EngineStream, now_s: float) -> str:
     ]
     taking = f"; such alarms take on average {', '.join(delays)} requests" if delays else ""
     return (
-        f"by chance this happens once in {header.run_length_requests:.2g} requests at least{days},"
+        f"by chance this happens once in {requests:.2g} requests at least{days},"
         f" {qualified(header.about.span_hours)}{taking} ({CONSECUTIVE} disjoint windows of {WINDOW}; a reference of"
         f" {header.requests} requests{_too_few(header)})"
     )
