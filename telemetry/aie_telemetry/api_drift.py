@@ -43,10 +43,10 @@ class DriftCanary(msgspec.Struct, frozen=True, kw_only=True):
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """An engine and model, whether its answers are compared with a reference, and how far that is. `reference` is its name and the
-    beginning of its hash, "" where there is none; then `reason` says why. An alarm takes `windows_to_alarm` windows of
-    `window_requests` in a row. `run_length_s` is how long it is between two false alarms at the present rate of requests that are
-    looked at, null where that is not known; `promised_s` what the reference was made to keep, at `promised_requests_per_second`.
-    `recorded_s` is how long the reference was recorded."""
+    beginning of its hash, "" where there is none; `reason` says why there is none, or why nothing is compared with it. An alarm
+    takes `windows_to_alarm` windows of `window_requests` in a row. `run_length_s` is how long it is between two false alarms at the
+    present rate of requests that are looked at, null where that is not known; `promised_s` what the reference was made to keep, at
+    `promised_requests_per_second`. `recorded_s` is how long the reference was recorded."""
 
     engine: str
     model: str = ""

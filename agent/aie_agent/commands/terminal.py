@@ -7,8 +7,9 @@ import json
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
+from typing import Final
 
-_ESCAPED = "aie_escaped"
+_ESCAPED: Final = "as in JSON"
 
 
 def printable(text: str) -> str:

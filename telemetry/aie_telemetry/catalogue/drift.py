@@ -11,7 +11,7 @@ _STATISTIC = (*_ENGINE, "statistic")
 
 DRIFT_METRICS: Final[tuple[Metric, ...]] = (
     gauge("aie_drift_watching", "1", _ENGINE,
-           "1 while an engine's requests are compared with a reference, 0 while they come and none fits. Absent where its hooks send no numbers of requests."),
+           "1 while an engine's requests are compared with a reference, 0 while they come and none fits, or none of its statistics tells enough. Absent where its hooks send no numbers of requests."),
     gauge("aie_drift_reference_info", "1", (*_ENGINE, "reference", "traffic_class"), "Always 1; the labels tell the reference, by the beginning of its hash, and whose requests it was recorded of."),
     gauge("aie_drift_distance_ratio", "ratio", _STATISTIC,
            "Kolmogorov-Smirnov distance of the last complete window of 100 requests from the reference, 0 to 1. Windows share no request."),
