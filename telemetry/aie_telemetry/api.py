@@ -168,7 +168,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that holds a context on a GPU. `engine` is None for one that belongs to no engine: an orphan when it is `orphan`.
+    """A process that holds a context on a GPU. `engine` is None for one that belongs to no engine: an orphan when it is `orphan`;
+    before it is told so, for some seconds it may be one that has `ended`, and is in the driver's list still.
 
     `memory_bytes` is None where the driver does not tell it; `sm_ratio` where it has no fresh sample. `pod` is the uid of its
     Kubernetes pod, as its control group has it.
@@ -178,6 +179,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     engine: str | None = None
     orphan: bool = False
+    ended: bool = False
     kind: str = "compute"
     memory_bytes: int | None = None
     sm_ratio: float | None = None

@@ -112,8 +112,9 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "cpu_starved": _SLOW,
     # Threads that wait for a lock sleep: that none gets a CPU makes their wait longer, and does not begin it.
     **dict.fromkeys(("cpu_throttled", "cpu_steal"), _SLOW | {"cpu_starved"}),
-    "swapping": frozenset({"page_faults", "disk_stall", "queue_saturation"}),
-    "page_faults": frozenset({"disk_stall", "queue_saturation"}),
+    # Who holds the interpreter lock while it waits for a page lets all others wait for the lock.
+    "swapping": frozenset({"page_faults", "disk_stall", "gil_contention"}) | _SLOW,
+    "page_faults": frozenset({"disk_stall", "gil_contention"}) | _SLOW,
     "host_memory_low": frozenset({"swapping", "page_faults"}),
     # A GPU that is slower than it was makes its engine slow; one that is gone takes its engine along, and its XIDs say why it went.
     # Heat that costs little of the clock is information, and so explains none of these: the day may be warm, and the load too high.

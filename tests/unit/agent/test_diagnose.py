@@ -121,6 +121,14 @@ def test_what_comes_out_of_a_model_follows_from_what_went_in_or_broke() -> None:
     assert "input_drift" in collapse.evidence[0].text
 
 
+@pytest.mark.parametrize("cause", ["page_faults", "swapping"])
+@pytest.mark.parametrize("effect", ["gil_contention", "prefill_interference", "queue_saturation", "disk_stall"])
+def test_who_waits_for_pages_lets_others_wait_whichever_is_newer(cause: str, effect: str) -> None:
+    newer = _finding(effect, since_s=NOW + 5.0)
+    told = {each.cause: each.explained_by for each in explain([newer, _finding(cause)], EXPLAINS, _same)}
+    assert told == {cause: "", effect: cause}
+
+
 def test_two_that_would_explain_each_other_are_not_both_hidden() -> None:
     table = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"a"})}
     told = explain([_finding("a"), _finding("b"), _finding("c")], table, _same)

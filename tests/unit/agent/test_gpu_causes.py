@@ -300,6 +300,7 @@ class TestNeighbour:
         assert self.found() == []
         assert self.found(process(20, engine="other", memory_bytes=20 << 30)) == [], "two engines are known"
         assert self.found(process(20, engine=None, orphan=True)) == [], "a finding of its own"
+        assert self.found(process(20, engine=None, ended=True)) == [], "gone, and soon an orphan or off the driver's list"
         assert self.found(process(20, engine=None, memory_bytes=1500 << 20, sm_ratio=0.04)) == [], "a monitor"
         assert self.found(process(20, engine=None, memory_bytes=None, sm_ratio=None)) == [], "not known"
         blind = GpuFault(cause="gpu_pid_namespace", text="x: y")

@@ -205,6 +205,7 @@ def test_a_process_that_is_gone_and_still_holds_memory_is_an_orphan(world: World
     world.look(0.0, [context(100), context(300, 6 * GIB)])
     world.look(GONE_AFTER_S - 1, [context(100), context(300, 6 * GIB)])
     assert world.value("aie_gpu_orphan_processes", gpu="0") == 0
+    assert [(row.tgid, row.ended) for row in world.joiner.rows(0)] == [(300, True), (100, False)], "it is known to be no neighbour"
     world.look(GONE_AFTER_S, [context(100), context(300, 6 * GIB)])
     assert world.value("aie_gpu_orphan_processes", gpu="0") == 1
     assert world.value("aie_gpu_orphan_memory_bytes", gpu="0") == 6 * GIB

@@ -1,8 +1,8 @@
 """Who else is on a GPU that an engine is on: a process of no engine that takes its memory or its time.
 
-An orphan is a finding of its own. What holds a context and uses nothing (a monitor, a desktop) is left alone. False alarms: a
-neighbour that is wanted there, for as long as it is; it is told as a warning only where it takes `HEAVY_SHARE` of the memory or of
-the multiprocessors, else as information.
+An orphan is a finding of its own, and no neighbour in the seconds before it is known to be one. What holds a context and uses
+nothing (a monitor, a desktop) is left alone. False alarms: a neighbour that is wanted there, for as long as it is; it is told as a
+warning only where it takes `HEAVY_SHARE` of the memory or of the multiprocessors, else as information.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def gpu_neighbour(view: View, now_s: float) -> list[Finding]:
     (`causes.STEADINESS`): a check that runs for one is none."""
     found = []
     for gpu in view.gpus():
-        others = [each for each in gpu.processes if each.engine is None and not each.orphan and _uses(each, gpu)]
+        others = [each for each in gpu.processes if each.engine is None and not (each.orphan or each.ended) and _uses(each, gpu)]
         if gpu.up and others and engines_on(gpu) and not any(fault.cause == "gpu_pid_namespace" for fault in gpu.faults):
             found.append(_finding(gpu, others, now_s))
     return found

@@ -78,6 +78,11 @@ class _Seen:
     parent_tgid: int | None = None
     hidden: bool = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs there any more."""
+        return self.state == "Z" or (self.process is None and not self.hidden)
+
 
 class _Doubt(NamedTuple):
     """Why a process may be an orphan, and for how long it must be so."""
@@ -98,6 +103,7 @@ class _Row(NamedTuple):
     context: Context
     engine: str | None
     orphan: bool
+    ended: bool
     known: _Known | None
     parent_tgid: int | None
 
@@ -172,6 +178,7 @@ class GpuProcesses:
                 context,
                 owner.name if owner else None,
                 context.pid in orphans,
+                context.pid in seen and seen[context.pid].ended,
                 self._of(seen, context.pid),
                 _parent(seen, context.pid),
             )
@@ -303,6 +310,7 @@ def _processes(rows: Sequence[_Row], gpu: int) -> tuple[GpuProcess, ...]:
             command=_shown(row),
             engine=row.engine,
             orphan=row.orphan,
+            ended=row.ended,
             kind=row.context.kind,
             memory_bytes=row.context.memory_bytes,
             sm_ratio=row.context.sm_ratio,
