@@ -206,6 +206,19 @@ def test_a_file_of_before_it_was_asked_what_it_tells_is_as_one_that_is_built_now
     assert load(tmp_path / "replaced").header == read.header
 
 
+@pytest.mark.parametrize("dependence", [0.0, -3.0])
+def test_a_file_whose_values_depend_on_less_than_nothing_is_refused(
+    reference: Reference, dependence: float, tmp_path: Path
+) -> None:
+    """Its hash is right: somebody wrote it so. What it tells is asked of each file, and is a division by that."""
+    column, *others = reference.header.columns
+    header = msgspec.structs.replace(reference.header, columns=(msgspec.structs.replace(column, dependence=dependence), *others))
+    header = msgspec.structs.replace(header, sha256=hash_of(header, reference.values))
+    save(Reference(header, reference.values), tmp_path / "odd.aieref")
+    with pytest.raises(UnfitReferenceError, match="dependence"):
+        load(tmp_path / "odd.aieref")
+
+
 def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
     made = build({"x": _walk(0.99)}, ABOUT)
     verdict = judge(made, {"x": _walk(0.99)})

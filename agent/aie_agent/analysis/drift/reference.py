@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     outside: int
     deviation_low: float
     deviation_high: float
-    dependence: float
+    dependence: Annotated[float, msgspec.Meta(ge=1.0)]
     false_alarm: float
     delay_requests: dict[str, float | None]
     untested: str = ""
