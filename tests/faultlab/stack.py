@@ -2,9 +2,10 @@
 
     python -m tests.faultlab.stack [--fault NAME] [--time-scale N]
 
-Prints where everything serves, breaks the engine, and prints the alert that reaches Alertmanager first. Then everything stays as it
-is, to be looked at, until Ctrl-C; with HEADLESS=1, or without a terminal, the fault is repaired and the alerts' end is waited for.
-Exit status 0 when an alert came (and went), 1 when none came within two minutes, 2 when the lab or a server cannot run.
+Prints where everything serves, breaks the engine, and prints each alert that reaches Alertmanager until one is of the fault. Then
+everything stays as it is, to be looked at, until Ctrl-C; with HEADLESS=1, or without a terminal, the fault is repaired and the end
+of the alert is waited for. Exit status 0 when it came (and went), 1 when none came within two minutes, 2 when the lab or a server
+cannot run.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from demo.alerting import Alerting, alerting
 from demo.monitoring import Job, MonitoringError
 from tests.faultlab.__main__ import chosen
-from tests.faultlab.judge import AMBIENT
+from tests.faultlab.faults import Fault
 from tests.faultlab.programs import LabError
 from tests.faultlab.world import World
 
@@ -31,8 +32,9 @@ TIME_SCALE: Final = 30.0
 LOAD: Final = 0.5
 """Requests a second, which any machine's engine takes: nothing is measured first."""
 WITHIN_S: Final = 120.0
-OBJECTIVES: Final = "slo"
-"""The component of alerts about objectives."""
+ELSEWHERE: Final = frozenset({"slo", "host", "agent", "alerting"})
+"""Components whose alerts are true of a busy host whatever is broken: a small model misses its objectives there, and something else
+is killed for lack of memory."""
 _LOOK_S: Final = 0.25
 
 Alert = dict[str, Any]
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             before = fingerprints(servers)
             _say(f"fault {fault.name}: {fault.what}")
             with fault.inject(world):
-                alert = _first_of(servers, before, {cause for cause, _ in AMBIENT - fault.keys})
+                alert = _first_of(fault, servers, before)
                 if alert is None:
                     return 1
                 if not _headless():
@@ -92,18 +94,24 @@ def fingerprints(servers: Alerting) -> frozenset[str]:
     return frozenset(alert["fingerprint"] for alert in servers.alertmanager.alerts())
 
 
-def _first_of(servers: Alerting, before: frozenset[str], ambient: Set[str]) -> str | None:
-    """The fingerprint of the first alert that comes; all are printed. None when none comes. Objectives and what is `ambient` do not
-    count: a small model on a few busy cores may miss them, or lack CPU, whatever is broken."""
+def is_of(fault: Fault, labels: Mapping[str, str]) -> bool:
+    """Whether an alert is of a fault: by its cause, which alerts of findings have; of others by what they concern."""
+    if "cause" in labels:
+        return fault.answer is not None and labels["cause"] == fault.answer.cause
+    return labels["component"] not in ELSEWHERE
+
+
+def _first_of(fault: Fault, servers: Alerting, before: frozenset[str]) -> str | None:
+    """The fingerprint of the first alert that is of the fault; all that come until then are printed. None when none comes."""
     began_s = time.monotonic()
     for alert in arrivals(servers, before, WITHIN_S):
         labels, texts = alert["labels"], alert["annotations"]
         _say(f"after {time.monotonic() - began_s:.1f} s {labels['severity']}: {labels['alertname']}: {texts['summary']}")
         _say(f"         {texts['description']}")
         _say(f"         what to do: {labels['action']}, {texts['runbook_url']}")
-        if labels["component"] != OBJECTIVES and labels.get("cause") not in ambient:
+        if is_of(fault, labels):
             return str(alert["fingerprint"])
-    _say(f"no alert came within {WITHIN_S:.0f} s")
+    _say(f"no alert of it came within {WITHIN_S:.0f} s")
     return None
 
 
