@@ -19,7 +19,7 @@ import urllib3
 from aie_telemetry import api
 
 BIN = Path(sys.executable).parent
-HTTP = urllib3.PoolManager(retries=False, timeout=10)
+HTTP = urllib3.PoolManager(retries=False, timeout=60)
 
 
 class Program:

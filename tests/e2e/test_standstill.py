@@ -13,7 +13,7 @@ import msgspec
 from aie_telemetry import api
 from tests.e2e.programs import Start, engine_view, eventually, get
 
-HUNG_AFTER_S = 2.0
+HUNG_AFTER_S = 5.0
 # Slow, so that the agent is stopped while it waits for a page as good as always; and fast enough to be in time.
 ANSWERS_AFTER_S = 0.6
 ENGINE = f"""
