@@ -44,7 +44,7 @@ class Program:
     def stop(self) -> int:
         """Asks it to end, and returns its exit status."""
         self.process.terminate()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def eventually(

@@ -63,7 +63,7 @@ def assert_waits_are_shown(text: str) -> None:
 
 def test_headless_demo(tmp_path: Path) -> None:
     process, output = start_demo(tmp_path, "demo-to-the-end")
-    status = process.wait(280)
+    status = process.wait(560)
     text = output.read_text()
     assert status == 0, text
     assert "smollm2" in text

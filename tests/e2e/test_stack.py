@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
 WITHIN_S = 120.0
 FIRED = re.compile(r"after ([\d.]+) s warning: AieEngineStopped: ")
@@ -23,7 +23,7 @@ def test_a_stopped_engine_becomes_an_alert_that_ends() -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
         check=False,
     )
     said = done.stdout + done.stderr

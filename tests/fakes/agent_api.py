@@ -66,7 +66,7 @@ class AgentApi:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), name="fake-agent")
         self._thread.start()
-        if not ready.wait(10):
+        if not ready.wait(60):
             raise RuntimeError("the fake agent did not start")
 
     def stop(self) -> None:

@@ -32,7 +32,7 @@ class MetricsCollector:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
-    def wait(self, number: int, timeout_s: float = 30.0) -> Any:
+    def wait(self, number: int, timeout_s: float = 60.0) -> Any:
         """The last of so many requests, once they came."""
         with self.came:
             assert self.came.wait_for(lambda: len(self.requests) >= number, timeout_s), f"{len(self.requests)} requests came"
@@ -179,7 +179,7 @@ def attributes_of(point: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in point.attributes}
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Looks every 20 ms. Fails when it does not come true."""
     until = time.monotonic() + timeout_s
     while not condition():

@@ -28,7 +28,7 @@ from aie_hooks.logits import LogitsHooks
 from aie_hooks.requests import RequestHooks
 from aie_hooks.tracing import Tracer
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 """A bound for what should come soon; no test that passes waits for it."""
 
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "

@@ -71,7 +71,7 @@ class FakeRunner:
             self._hold_at = None
             self._change.notify_all()
 
-    def wait_until_held(self, timeout_s: float = 30.0) -> None:
+    def wait_until_held(self, timeout_s: float = 60.0) -> None:
         """Returns once a step waits. Raises TimeoutError."""
         with self._change:
             if not self._change.wait_for(lambda: self._waiting and self._hold_at == len(self.steps), timeout_s):

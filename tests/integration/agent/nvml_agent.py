@@ -25,7 +25,7 @@ class Running:
         self.url = url
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -55,4 +55,4 @@ def agent(tmp_path: Path, *arguments: str, environment: dict[str, str] | None = 
         yield Running(process, process.stdout.readline().rpartition(" ")[2].strip())
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)

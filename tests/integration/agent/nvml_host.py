@@ -72,7 +72,7 @@ async def reason(at: NvmlSource) -> str:
     raise AssertionError("it collects")
 
 
-async def until(at: NvmlSource, is_so: Callable[[Numbers], bool], timeout_s: float = 20.0) -> Numbers:
+async def until(at: NvmlSource, is_so: Callable[[Numbers], bool], timeout_s: float = 60.0) -> Numbers:
     """Looks again and again until a condition holds."""
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -218,14 +218,14 @@ def test_the_agent_serves_it_only_when_asked(tmp_path: Path, asked_for: bool) ->
             if asked_for:
                 deadline = time.monotonic() + 60
                 while (
-                    'DCGM_FI_DEV_GPU_TEMP{gpu="0"' not in urllib.request.urlopen(f"{base}/metrics/dcgm", timeout=5).read().decode()
+                    'DCGM_FI_DEV_GPU_TEMP{gpu="0"' not in urllib.request.urlopen(f"{base}/metrics/dcgm", timeout=60).read().decode()
                 ):
                     assert time.monotonic() < deadline
                     time.sleep(0.05)
-                assert b"DCGM_FI" not in urllib.request.urlopen(f"{base}/metrics", timeout=5).read()
+                assert b"DCGM_FI" not in urllib.request.urlopen(f"{base}/metrics", timeout=60).read()
             else:
                 with pytest.raises(urllib.error.HTTPError, match="404"):
-                    urllib.request.urlopen(f"{base}/metrics/dcgm", timeout=5)
+                    urllib.request.urlopen(f"{base}/metrics/dcgm", timeout=60)
         finally:
             agent.terminate()
     assert agent.returncode == 0

@@ -178,7 +178,7 @@ async def test_garbage_on_the_socket_leaves_the_server_alive(running: Running) -
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(garbage)
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 10)
+        await asyncio.wait_for(reader.read(), 60)
         writer.close()
     assert (await running.get("/healthz"))[0] == 200
 
@@ -211,7 +211,7 @@ async def test_streams_end_with_their_reader_and_with_the_server(running: Runnin
     async with running.client.get(running.url + "/api/v1/stream") as answer:
         await answer.content.readline()
         await running.server.close()
-        await asyncio.wait_for(answer.content.read(), 10)
+        await asyncio.wait_for(answer.content.read(), 60)
 
 
 async def test_too_many_streams_are_refused(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ NOT_NOW = "probes are switched off"
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """A process and the lock that three of its threads wait for, for ever."""
     with running(build(tmp_path_factory.mktemp("waiting")), "stuck") as tgid:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while len(found := waiting_now("chat", tgid).stacks) < 3:
             assert time.monotonic() < deadline_s, found
             time.sleep(0.01)
@@ -106,7 +106,7 @@ def test_threads_that_wait_already_are_told_without_probes(stuck: Address) -> No
 def test_a_process_that_ends_while_the_window_is_open_was_told_before(stuck: Address, tmp_path: Path) -> None:
     """What was seen of it is kept, beside that of the one that lives."""
     with running(build(tmp_path), "stuck") as tgid:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while len(found := waiting_now("chat", tgid).stacks) < 3:
             assert time.monotonic() < deadline_s, found
             time.sleep(0.01)
@@ -276,7 +276,7 @@ def test_a_python_thread_that_hangs_in_a_library_is_told_with_what_holds_it(tmp_
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as python:
         assert python.stdout is not None
         python.stdout.readline()
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while len(waiting_now("chat", python.pid).stacks) < 2:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)

@@ -27,7 +27,7 @@ HIDDEN = '-DHIDDEN=__attribute__((visibility("hidden")))'
 
 def standing(tgid: int, threads: int = THREADS) -> tuple[LockStack, ...]:
     """The threads of a process that wait, once so many do."""
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while len(found := waiting_now("chat", tgid).stacks) < threads:
         assert time.monotonic() < deadline_s, found
         time.sleep(0.01)

@@ -265,7 +265,7 @@ def test_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
         store = _store()
         for now_s in (100.0, 102.0):
             output.tick(store.everything, now_s)
-        assert points_of(came.get(timeout=30))["aie.host.load1"][0].as_double == 1.0
+        assert points_of(came.get(timeout=60))["aie.host.load1"][0].as_double == 1.0
     finally:
         output.close()
         server.stop(0).wait()

@@ -46,7 +46,7 @@ def thread(found: Dump, name: str) -> Thread:
     return next(each for each in found.threads if each.name == name)
 
 
-def until(condition: object, timeout_s: float = 30.0) -> object:
+def until(condition: object, timeout_s: float = 60.0) -> object:
     """What `condition()` gives once it is true: threads need a moment to get where they wait."""
     assert callable(condition)
     deadline = time.monotonic() + timeout_s

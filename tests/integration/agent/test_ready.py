@@ -24,6 +24,6 @@ async def test_who_reads_that_the_agent_is_ready_finds_its_statsd_socket(tmp_pat
         ports.append(port)
         stop.set()
 
-    await asyncio.wait_for(Agent(config).run(stop, ready), 30)
+    await asyncio.wait_for(Agent(config).run(stop, ready), 60)
     assert len(ports) == 1
     assert not path.exists()

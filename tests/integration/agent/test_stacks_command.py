@@ -221,7 +221,7 @@ def test_native_code_where_nothing_may_be_probed(native_program: Path, monkeypat
     refused = Prerequisite("BCC", False, "not installed", "install it")
     monkeypatch.setattr("aie_agent.commands.stacks_native.prerequisites.check", lambda: [refused])
     with lock_programs.running(native_program, "stuck", 3) as tgid:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while len(waiting_now("", tgid).stacks) < 3:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)

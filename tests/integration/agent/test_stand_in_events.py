@@ -63,7 +63,7 @@ def test_a_waiter_is_woken_by_an_event(host: simulate.Controller) -> None:
     while host.calls("nvmlEventSetWait_v2") == 0:
         time.sleep(0.001)
     host.push_xid(0, 94)
-    thread.join(30)
+    thread.join(60)
     nvml.nvmlEventSetFree(events)
     assert got == [94]
 
@@ -92,7 +92,7 @@ def test_a_waiter_ends_with_the_session(host: simulate.Controller) -> None:
     while host.calls("nvmlEventSetWait_v2") == 0:
         time.sleep(0.001)
     nvml.nvmlShutdown()
-    thread.join(30)
+    thread.join(60)
     assert said == [nvml.NVML_ERROR_UNINITIALIZED]
     nvml.nvmlInit()
     nvml.nvmlEventSetFree(events)

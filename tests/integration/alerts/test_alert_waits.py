@@ -176,7 +176,7 @@ def _said(promtool: str, path: Path) -> str:
         env={**os.environ, "GOGC": "400"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     said = done.stdout + done.stderr

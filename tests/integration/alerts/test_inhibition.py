@@ -18,7 +18,7 @@ from demo.monitoring import Alertmanager, MonitoringError, alertmanager
 from tests.fakes.alert_files import ALERT_RULES, NAMES
 
 CONFIG: Final = Path(aie_alerts.__file__).parent / aie_alerts.ALERTMANAGER
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 60.0
 Labels = Mapping[str, str]
 Shown = tuple[tuple[str, str], ...]
 
@@ -145,7 +145,7 @@ OF_A_TARGET: Final = {"environment": "live", "namespace": "chat"}
 def send(manager: Alertmanager, alerts: Sequence[Labels]) -> None:
     body = json.dumps([{"labels": each} for each in alerts]).encode()
     request = urllib.request.Request(f"{manager.url}/api/v2/alerts", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10.0):
+    with urllib.request.urlopen(request, timeout=60.0):
         pass
 
 

@@ -126,7 +126,7 @@ def test_new_series_are_not_told_before_the_window_is_full(promtool: str, tmp_pa
         env={**os.environ, "GOGC": "400"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -164,7 +164,7 @@ def test_faults_are_told_over_a_restart_of_the_agent(promtool: str, tmp_path: Pa
         env={**os.environ, "GOGC": "400"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,7 +52,7 @@ def test_a_pace_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_from_a_wheel(tmp_path: Path) -> None:
     """The pages of causes stand elsewhere in the tree than in a wheel, and must be in it. No YAML parser is asked for."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

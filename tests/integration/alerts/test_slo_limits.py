@@ -122,7 +122,7 @@ def test_each_objective_at_its_limits(promtool: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         env=os.environ | {"GOMAXPROCS": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -69,5 +69,5 @@ def test_a_restart_is_marked_when_it_was_and_nothing_else_is(promtool: str, tmp_
     asked = [_asked(at_min) for at_min in range(_LAST_MIN)]
     path = tmp_path / "marks.json"
     path.write_text(json.dumps({"tests": [{"interval": "30s", "input_series": series, "promql_expr_test": asked}]}))
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -63,7 +63,7 @@ def promtool_test(board: Board) -> dict[str, Any]:
 def test_panels_show_what_they_mean(board: Board, promtool: str, tmp_path: Path) -> None:
     path = tmp_path / "board.json"
     path.write_text(json.dumps(promtool_test(board)))
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

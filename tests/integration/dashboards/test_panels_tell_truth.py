@@ -61,5 +61,5 @@ def _hold(promtool: str, series: Mapping[str, str], asked: dict[str, Any], tmp_p
     test = {"interval": "1m", "input_series": written, "promql_expr_test": [asked]}
     path = tmp_path / "case.json"
     path.write_text(json.dumps({"evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

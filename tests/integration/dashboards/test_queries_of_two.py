@@ -64,7 +64,7 @@ def _said(promtool: str, exprs: set[str], directory: Path) -> Said:
     test: dict[str, Any] = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
     path = directory / "two.json"
     path.write_text(json.dumps({"evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=300, check=False)
     said = done.stdout + done.stderr
     found = Said([line for line in said.splitlines() if " err: " in line], len(_NOTHING.findall(said)))
     assert (done.returncode == 0) == (found == ([], 0)), said

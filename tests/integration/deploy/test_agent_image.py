@@ -96,7 +96,7 @@ def test_what_pip_finds_for_the_image_s_line_has_no_torch_and_is_pinned(wheel: P
     words = [word for word in words if word != "--no-cache-dir"]  # the image's is a matter of its size
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pip", *words, "--dry-run", "--ignore-installed", "--retries", "1", "--report", str(report)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False)
     if done.returncode != 0 and OFFLINE.search(done.stderr):
         pytest.skip(f"no package index can be reached: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr

@@ -126,7 +126,7 @@ def test_the_client_of_compose_asks_what_the_engine_takes_and_goes_on_after_an_e
     script = DEPLOY / "compose" / "load.py"
     with subprocess.Popen([sys.executable, "-S", str(script), url, "0.01"], stdout=subprocess.PIPE, text=True) as load:
         try:
-            first, *_ = [asked.get(timeout=30) for _ in range(3)]
+            first, *_ = [asked.get(timeout=60) for _ in range(3)]
             assert load.stdout is not None
             assert "503" in load.stdout.readline()
         finally:

@@ -23,7 +23,7 @@ WITHOUT = ("msgspec", "gguf", "transformers", "tokenizers", "safetensors", "jinj
 def gpu_check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment
     return subprocess.run(
-        [sys.executable, BENCH / "gpu_check.py", *arguments], capture_output=True, text=True, timeout=280, check=False, env=hidden
+        [sys.executable, BENCH / "gpu_check.py", *arguments], capture_output=True, text=True, timeout=560, check=False, env=hidden
     )
 
 

@@ -64,7 +64,7 @@ def host(tmp_path: Path, probes: ModuleType) -> dict[str, str]:
 
 def gpu_check(environment: dict[str, str], *only: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, str(BENCH / "gpu_check.py"), "--small", "--only", *only]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False, env=environment)
     assert done.returncode in (0, 1), done.stderr
     sections: dict[str, Any] = json.loads(done.stdout)["sections"]
     return done.returncode, sections

@@ -69,7 +69,7 @@ class Netdata:
             time.sleep(0.2)
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=10.0) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60.0) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -103,7 +103,7 @@ def netdata(
     finally:
         process.terminate()
         try:
-            process.wait(30.0)
+            process.wait(60.0)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -166,7 +166,7 @@ def _wait_until_ready(server: Netdata, process: subprocess.Popen[bytes], statsd_
                 probe.send(b"ready:1|g")
                 time.sleep(0.1)
                 probe.send(b"ready:1|g")
-                urllib.request.urlopen(f"{server.url}/api/v1/charts", timeout=10.0).close()
+                urllib.request.urlopen(f"{server.url}/api/v1/charts", timeout=60.0).close()
                 return
     log = directory / "log" / "error.log"
     pytest.fail(f"netdata did not start: {log.read_text(errors='replace')[-2000:] if log.exists() else ''}")

@@ -17,7 +17,7 @@ from aie_agent.config_drift import Moment, WebhookUrl
 from aie_agent.outputs.webhook import ATTEMPTS, Webhook, _post
 from aie_telemetry.api import Finding
 
-WAIT_S = 30.0  # a bound; no test that passes waits for it
+WAIT_S = 60.0  # a bound; no test that passes waits for it
 PAUSES_S = (0.001,) * (ATTEMPTS - 1)
 
 

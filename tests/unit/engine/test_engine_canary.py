@@ -18,7 +18,7 @@ from aie_engine.request import Update
 from aie_engine.scheduler import Limits, Scheduler
 from aie_telemetry.exposition import PageParser
 
-WAIT_S = 30.0  # a bound; no test that passes waits for it
+WAIT_S = 60.0  # a bound; no test that passes waits for it
 PLACES = 2
 
 

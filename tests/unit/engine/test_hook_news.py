@@ -10,7 +10,7 @@ import pytest
 from aie_engine.complaints import Complaints
 from aie_engine.hook_news import MAX_WAITING, HookNews
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 @pytest.fixture

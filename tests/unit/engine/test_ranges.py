@@ -19,7 +19,7 @@ from aie_engine.runner import Runner
 from aie_engine.scheduler import Limits, Scheduler
 from aie_hooks import nvtx
 
-WAIT_S = 30
+WAIT_S = 60
 CAPACITY = 100
 
 

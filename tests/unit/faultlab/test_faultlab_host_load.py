@@ -172,7 +172,7 @@ def test_the_host_is_looked_at_while_nobody_asks(
 
     monkeypatch.setattr(host_load, "EVERY_S", 0.001)
     with HostLoad(take) as host:
-        assert are_taken.wait(30.0), "it looks by itself"
+        assert are_taken.wait(60.0), "it looks by itself"
     assert not any(each.name == "host load" for each in threading.enumerate())
     assert host.lately() == pytest.approx(told)
     assert lately([taken[0], taken[-1]]) == pytest.approx(after_a_gap), "what one look after all of it would say"

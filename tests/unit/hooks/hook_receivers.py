@@ -55,7 +55,7 @@ class Receiver:
     def samples(self) -> list[Sample]:
         return decode(self.packets())
 
-    def wait_for_samples(self, timeout_s: float = 30.0) -> list[Sample]:
+    def wait_for_samples(self, timeout_s: float = 60.0) -> list[Sample]:
         """At least one packet's samples; fails when none comes."""
         readable, _, _ = select.select([self.socket], [], [], timeout_s)
         assert readable, f"no packet came within {timeout_s} s"

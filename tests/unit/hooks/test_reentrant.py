@@ -21,7 +21,7 @@ _PRELUDE = """
     import faulthandler, gc, os, signal, sys, threading, time
     from aie_hooks import Emitter, RequestHooks, oom_forensics
     from aie_telemetry.api import Event
-    faulthandler.dump_traceback_later(50, exit=True)
+    faulthandler.dump_traceback_later(200, exit=True)
     options = dict(packets_per_second=float("inf"), flush_interval_s=float(sys.argv[2]))
     emitter = Emitter("chat", "unix://" + sys.argv[1], **options)
 
@@ -56,7 +56,7 @@ _PRELUDE = """
         emitter.stats()
 
     def report():
-        assert hooks.wait_for_spans(30)
+        assert hooks.wait_for_spans(60)
         emitter.flush()
         # The socket may be full: until all sums and levels are through.
         while any(sum._unsent for sum in emitter._counters.values()) or any(level._changed for level in emitter._gauges.values()):

@@ -22,7 +22,7 @@ from aie_hooks import RequestHooks, span_tracer
 from aie_hooks.span_thread import MAX_WAITING
 from aie_hooks.tracing import NO_TRACER, SpanTracer
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 WALL_NS = 1_700_000_000_000_000_000
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = (f"00-{TRACE_ID}-{SPAN_ID}-{flags}" for flags in ("01", "00"))
