@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -152,14 +153,26 @@ def check_command(config: Path, agent_url: str, environment: dict[str, str]) -> 
 
 
 async def engine_seen(agent_url: str) -> None:
-    """Waits until the agent has read the engine's page. Where it does not, for ten seconds, the check says so."""
+    """Waits until the agent has read the engine's page, and all else has had its first look. Where not, for half a minute, the
+    check says so."""
     async with aiohttp.ClientSession() as client:
-        for _ in range(100):
+        for _ in range(300):
             async with client.get(f"{agent_url}/api/v1/snapshot") as answer:
-                engines = (await answer.json())["engines"] if answer.status == 200 else ()  # before its first look it has none
-            if any(engine["name"] == ENGINE_NAME and engine["state"] == "up" and engine["metrics_from"] for engine in engines):
-                return
+                if answer.status == 200 and is_seen(await answer.json()):  # before its first look it has none
+                    return
             await asyncio.sleep(0.1)
+
+
+def is_seen(snapshot: dict[str, Any]) -> bool:
+    """Whether the engine's page is read, and probes are on its processes where there are any."""
+    states = {source["name"]: source["state"] for source in snapshot["sources"]}
+    return "waiting" not in states.values() and any(
+        engine["state"] == "up"
+        and engine["metrics_from"]
+        and (states.get("bpf") != "up" or any(each["state"] == "on" for each in engine["coverage"]))
+        for engine in snapshot["engines"]
+        if engine["name"] == ENGINE_NAME
+    )
 
 
 def not_seen(lines: list[str]) -> list[str]:

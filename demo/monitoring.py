@@ -53,7 +53,7 @@ class Server:
         """The JSON of an answer. Raises MonitoringError with what the server says where it refuses."""
         query = f"?{urllib.parse.urlencode(parameters)}" if parameters else ""
         try:
-            with urllib.request.urlopen(f"{self.url}{path}{query}", timeout=10.0) as answer:
+            with urllib.request.urlopen(f"{self.url}{path}{query}", timeout=60.0) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise MonitoringError(f"{path}: {error.code} {error.read().decode(errors='replace').strip()}") from error

@@ -40,7 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
             ((place, name) for place, (name, starts) in enumerate(_LANES) if path.startswith(starts)), (len(_LANES), path)
         )
         order[item] = place
-        item.add_marker(pytest.mark.xdist_group(lane))
+        if item.get_closest_marker("xdist_group") is None:  # some say with whom they share the host
+            item.add_marker(pytest.mark.xdist_group(lane))
     items.sort(key=order.__getitem__)
     return (yield)
 

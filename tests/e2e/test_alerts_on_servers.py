@@ -205,12 +205,12 @@ def stage(start: Start, tmp_path: Path) -> Iterator[Stage]:
         "aie-engine", *("serve", "--model", "smollm2", "--name", "stuck", "--port", "0", "--kv-tokens", "1024"), AIE_STATSD=statsd
     )
     engine_url = engine.url()
-    # Who is stopped for 20 s hangs as well, and is stopped no more: time enough for the alert before.
+    # Who is stopped for 40 s hangs as well, and is stopped no more: time enough for the alert before.
     config = tmp_path / "agent.toml"
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
         f'[leaks]\ntime_scale = {TIME_SCALE}\nwarm_up_requests = 0\n[drift]\nreferences = ["{tmp_path}/m.aieref"]\n'
-        f'[gpu]\nexpected = 2\n[findings]\nstacks = false\nhung_after = "20s"\n'
+        f'[gpu]\nexpected = 2\n[findings]\nstacks = false\nhung_after = "40s"\n'
         f'[[engines]]\nname = "stuck"\nmetrics_url = "{engine_url}/metrics"\n'
     )
     with simulate.Controller.create(tmp_path / "gpus", 2, "H100") as gpus, Paged(tmp_path / "hangs") as paged:

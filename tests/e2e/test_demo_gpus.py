@@ -38,7 +38,10 @@ def gpus(tmp_path: Path) -> Iterator[Gpus]:
 @pytest.fixture
 def agent(tmp_path: Path, gpus: Gpus) -> Iterator[Program]:
     config = tmp_path / "agent.toml"
-    config.write_text(f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/s.sock"\nudp = "off"\n[gpu]\nexpected = 8\n')
+    config.write_text(
+        f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/s.sock"\nudp = "off"\n[gpu]\nexpected = 8\n'
+        "[discovery]\nenabled = false\n"
+    )
     program = Program("aie-agent", ["run", "--no-bpf", "--config", str(config)], tmp_path / "agent.log", gpus.environment)
     try:
         yield program

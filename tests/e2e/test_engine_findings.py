@@ -64,13 +64,15 @@ def engine() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.kill()
 
 
+# Pages come slowly, so that one is fresh though the agent was held up for some seconds when the engine ended.
 @pytest.fixture
 def agent(start: Start, tmp_path: Path, engine: tuple[subprocess.Popen[bytes], str]) -> tuple[Program, str]:
     """An agent beside the engine, that has seen it, and its URL."""
     config = tmp_path / "agent.toml"
     config.write_text(
         f'[api]\nlisten = "127.0.0.1:0"\n[statsd]\nunix = "{tmp_path}/statsd.sock"\nudp = "off"\n[discovery]\nenabled = false\n'
-        f'[state]\nfile = "{tmp_path}/state.json"\n[[engines]]\nname = "chat"\nmetrics_url = "{engine[1]}/metrics"\n'
+        f'[state]\nfile = "{tmp_path}/state.json"\n[sources]\nscrape_period = "4s"\n'
+        f'[[engines]]\nname = "chat"\nmetrics_url = "{engine[1]}/metrics"\n'
     )
     program = start("aie-agent", "run", "--no-bpf", "--config", str(config))
     url = program.url()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -151,11 +151,8 @@ def test_a_killed_child_is_told_and_replaced(agent: Program) -> None:
     first = child_of(agent)
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    down = eventually(lambda: (found := source(url)) and found.state == "down" and found, agent)
-    assert down.reason == "BPF child ended: signal 9 (SIGKILL)"
-    eventually(lambda: (found := source(url)) and found.state == "up", agent)
-    second = child_of(agent)
-    assert second not in (None, first)
+    eventually(lambda: "BPF child ended: signal 9 (SIGKILL)" in agent.text(), agent)
+    eventually(lambda: child_of(agent) not in (None, first) and (found := source(url)) and found.state == "up", agent)
     waits = engine_view(url, "fight")
     assert waits is not None
     eventually(lambda: (now := seen(url)) and now.coverage and now.coverage[0].set != "ebpf", agent)
@@ -185,6 +182,7 @@ def _removed(group: Path) -> bool:
     return True
 
 
+@pytest.mark.xdist_group("e2e")  # never while an agent of another test watches this host
 def test_a_process_that_the_kernel_killed_is_an_event(agent: Program, fight: int, small_group: Path) -> None:
     url = agent.url()
     eventually(lambda: seen(url), agent)
@@ -228,11 +226,17 @@ def test_check_without_an_agent_looks_itself(config: Path) -> None:
 
 def test_probe_shows_collections_and_what_it_took(collector: int) -> None:
     command = [BIN / "aie-agent", "probe", "--pid", str(collector), "--set", "gc", "--seconds", "1", "--json"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    answer = msgspec.json.decode(done.stdout)
-    if answer["reason"]:
-        pytest.skip(answer["reason"])
+
+    def answered() -> dict[str, Any]:
+        """What it says once the process had a CPU while it looked."""
+        done = subprocess.run(command, capture_output=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = msgspec.json.decode(done.stdout)
+        if answer["reason"]:
+            pytest.skip(answer["reason"])
+        return answer if answer["seen"] else {}
+
+    answer = eventually(answered)
     (collections,) = answer["seen"]
     assert collections["metric"] == "aie_process_gc_seconds"
     assert collections["times"] > 0

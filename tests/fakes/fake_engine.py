@@ -48,7 +48,8 @@ class FakeEngine:
         **settings: Any,
     ) -> None:
         """`hook_rate` is the share of requests that the hooks follow. What they tell goes where the setting `statsd` says."""
-        self.config = EngineConfig(model="fake", **({"kv_tokens": 4000, "statsd": "off"} | settings))
+        patient = {"kv_tokens": 4000, "statsd": "off", "body_timeout_s": 300.0}
+        self.config = EngineConfig(model="fake", **(patient | settings))
         self.runner = FakeRunner(self.config.kv_tokens, self.config.max_step_tokens)
         self.emitter = Emitter("fake", self.config.statsd)
         self.hooks = RequestHooks(self.emitter, model="fake", rate=hook_rate, tracer=tracer, clock=time.monotonic)

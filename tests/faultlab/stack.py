@@ -25,6 +25,7 @@ from demo.monitoring import Job, MonitoringError
 from tests.faultlab.__main__ import chosen
 from tests.faultlab.faults import Fault
 from tests.faultlab.programs import LabError
+from tests.faultlab.subjects import ENGINE_NAME
 from tests.faultlab.world import World
 
 TIME_SCALE: Final = 30.0
@@ -95,7 +96,10 @@ def fingerprints(servers: Alerting) -> frozenset[str]:
 
 
 def is_of(fault: Fault, labels: Mapping[str, str]) -> bool:
-    """Whether an alert is of a fault: by its cause, which alerts of findings have; of others by what they concern."""
+    """Whether an alert is of a fault: by its cause, which alerts of findings have; of others by what they concern. One of another
+    engine on this host is not."""
+    if labels.get("engine", ENGINE_NAME) != ENGINE_NAME:
+        return False
     if "cause" in labels:
         return fault.answer is not None and labels["cause"] == fault.answer.cause
     return labels["component"] not in ELSEWHERE

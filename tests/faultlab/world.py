@@ -30,7 +30,7 @@ TIME_SCALE: Final = 240
 """How fast the time of the leak analysis runs, for all faults alike: a day in six minutes. A cell of five minutes is then still
 longer than the second between two readings of memory."""
 
-SILENT_S: Final = 15.0
+SILENT_S: Final = 60.0
 """An agent that has not answered for so long is silent. On a busy host it, or the lab that asks, may get no CPU for seconds."""
 GIB: Final = 1 << 30
 _HTTP: Final = urllib3.PoolManager(retries=False, timeout=5)

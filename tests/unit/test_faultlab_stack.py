@@ -33,6 +33,7 @@ def test_of_the_fault(fault: str, labels: dict[str, str]) -> None:
         pytest.param({"component": "agent"}, id="the agent restarts"),
         pytest.param({"component": "engine", "cause": "queue_saturation"}, id="its engine has another fault"),
         pytest.param(FINDING | {"cause": "disk_stall"}, id="another finding"),
+        pytest.param({"component": "engine", "cause": "engine_stopped", "engine": "vllm"}, id="another engine"),
     ],
 )
 def test_of_something_else(labels: dict[str, str]) -> None:

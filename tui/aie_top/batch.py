@@ -11,7 +11,7 @@ from typing import Final, TextIO
 import aiohttp
 import msgspec
 
-from aie_top.client import AwayError, open_session, read_snapshot
+from aie_top.client import ONCE_S, AwayError, open_session, read_snapshot
 from aie_top.decode import DecodeError, decode_snapshot
 from aie_top.follower import follow_for_ever
 from aie_top.model import build_frame
@@ -103,7 +103,7 @@ async def _ask_all(targets: Sequence[Target]) -> list[bytes | AwayError]:
         except AwayError as error:
             return error
 
-    async with open_session() as session:
+    async with open_session(ONCE_S) as session:
         return await asyncio.gather(*map(ask, targets))
 
 

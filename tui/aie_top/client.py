@@ -21,6 +21,8 @@ from aie_top.targets import Target
 
 # The agent sends once a second; after this long without a whole event the connection is taken for dead, whatever TCP says.
 SILENCE_S: Final = 5.0
+ONCE_S: Final = 20.0
+"""For one snapshot of which there is no next: on a host in trouble the agent waits for a CPU like all others."""
 CONNECT_S: Final = 3.0
 # A snapshot of 64 engines with full histories takes about 0.5 MB.
 BODY_LIMIT: Final = 8 << 20
@@ -36,16 +38,16 @@ class AwayError(Exception):
     """The agent gives nothing at the moment; the message says why."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """To be made inside the event loop that uses it."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+def open_session(silence_s: float = SILENCE_S) -> aiohttp.ClientSession:
+    """To be made inside the event loop that uses it. `silence_s` is how long nothing may come."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s)
     # Compressed bodies are not asked for and not unpacked: a few bytes could become gigabytes.
     headers = {"Accept-Encoding": "identity", "User-Agent": "aie-top"}
     connector = aiohttp.TCPConnector(resolver=_Resolver(), limit=0)
     return aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector, auto_decompress=False)
 
 
-async def read_snapshot(session: aiohttp.ClientSession, target: Target, timeout_s: float = SILENCE_S) -> bytes:
+async def read_snapshot(session: aiohttp.ClientSession, target: Target, timeout_s: float = ONCE_S) -> bytes:
     """The body of one snapshot, at most `BODY_LIMIT` bytes. Raises AwayError."""
     try:
         async with asyncio.timeout(timeout_s), _get(session, target, "/api/v1/snapshot") as response:

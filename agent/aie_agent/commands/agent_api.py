@@ -25,8 +25,9 @@ class AgentError(Exception):
     """The agent does not answer, or is none: one line that says what, and what to do."""
 
 
-def snapshot(url: str, timeout_s: float = 5.0) -> api.Snapshot:
-    """What the agent at `url` shows now; it may take so long in all. Raises AgentError."""
+def snapshot(url: str, timeout_s: float = 20.0) -> api.Snapshot:
+    """What the agent at `url` shows now; it may take so long in all: on a host in trouble it waits for a CPU like all others.
+    Raises AgentError."""
     if not url.startswith(("http://", "https://")):
         raise AgentError(f"--agent: expected a URL such as {DEFAULT_AGENT}, got {url!r}")
     try:

@@ -67,7 +67,7 @@ def _rows(config: Config) -> Iterator[Row]:
 def _running_agent(listen: Address) -> api.Snapshot | None:
     """What the agent that serves at this address shows, if one does."""
     try:
-        return snapshot(f"http://{listen}", timeout_s=2.0)
+        return snapshot(f"http://{listen}")
     except AgentError:
         return None
 

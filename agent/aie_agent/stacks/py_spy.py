@@ -22,7 +22,8 @@ from aie_agent.sources.procfs import Procfs
 from aie_agent.stacks.model import MOST_FRAMES, MOST_THREADS, Dump, Frame, Thread, clean
 from aie_agent.stacks.thread_states import KernelThread, owner_of, thread_states
 
-TIME_LIMIT_S: Final = 5.0
+TIME_LIMIT_S: Final = 20.0
+"""A host that has no CPU to spare is where stacks are asked for, and py-spy waits for one as well."""
 MOST_OUTPUT_BYTES: Final = 16 << 20
 _CHUNK_BYTES: Final = 64 << 10
 _TRIES: Final = 3

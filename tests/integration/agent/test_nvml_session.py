@@ -230,6 +230,7 @@ async def test_while_closing_hangs_nothing_is_asked(gpus: Controller, folders: P
         assert host.up(host.numbers(raised.value.batch)) == dict.fromkeys("0123", "hung")
         assert gpus.calls("nvmlDeviceGetPowerUsage") == power
     gpus.delay("nvmlShutdown", 0.0)
+    monkeypatch.setattr("aie_agent.sources.nvml.source._CLOSE_PATIENCE_S", 60.0)
     at.release()
     wait_for_lanes(at)
     assert host.up(await host.look(at)) == dict.fromkeys("0123", "")

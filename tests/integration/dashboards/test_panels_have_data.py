@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -97,7 +98,13 @@ def test_panels_of_troubles_are_empty_where_nothing_is_wrong(monitored: Monitore
     """The null test: eight GPUs that are well. What the agent finds of a busy host is the next test's."""
     for ask in asks(*FILLED):
         if ask.panel.trouble and ask.query.expr not in (FINDINGS, HISTORY):
-            assert monitored.answer(ask.query.expr, "gpus") == [], str(ask)
+            late = ask.panel.title == "Which sources fail"  # a page that did not come in time, until it is asked for again
+            empty = eventually if late else _at_once
+            assert empty(lambda ask=ask: monitored.answer(ask.query.expr, "gpus") == []), str(ask)
+
+
+def _at_once(condition: Callable[[], bool]) -> bool:
+    return condition()
 
 
 @pytest.mark.parametrize("agent", ["plain", "faults"])
@@ -166,9 +173,9 @@ def test_spans_are_told_by_what_became_of_them(monitored: Monitored) -> None:
     def shown() -> dict[str, float]:
         return {each["metric"]["result"]: float(each["value"][1]) for each in monitored.answer(ask.query.expr, "hooks")}
 
-    found = eventually(lambda: (now := shown()).get("refused", 0.0) > 0 and now)
+    # The collector is a thread of this process: where that is late, a batch fails, for as long as the rate's window.
+    found = eventually(lambda: (now := shown()).get("refused", 0.0) > 0 and now["failed"] == now["dropped"] == 0.0 and now)
     assert found["ok"] > found["refused"]
-    assert found["failed"] == found["dropped"] == 0.0
 
 
 @pytest.mark.parametrize("name", [row.name for row in VARIABLES.values() if not row.regex])

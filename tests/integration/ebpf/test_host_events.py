@@ -51,15 +51,17 @@ def test_reads_of_a_block_device_are_those_that_the_kernel_counts(
     os.fsync(descriptor)
     os.close(descriptor)
     device = _device_of(file)
+    earliest = _read_sectors(device)
     host.read_block_io()
     count_before, bytes_before = _read_sectors(device)
     assert observe("reads", str(file)).says["reads"] == 128
     count, size = _read_sectors(device)
     reads, read_bytes = _completed(host.read_block_io(), device, "read")
+    latest = _read_sectors(device)
     assert count - count_before >= 128
     assert size - bytes_before >= 8 << 20
-    assert reads == pytest.approx(count - count_before, rel=0.02, abs=4)
-    assert read_bytes == pytest.approx(size - bytes_before, rel=0.02, abs=4 * _READ_BYTES)
+    assert 0.98 * (count - count_before) - 4 <= reads <= 1.02 * (latest[0] - earliest[0]) + 4
+    assert 0.98 * (size - bytes_before) - 4 * _READ_BYTES <= read_bytes <= 1.02 * (latest[1] - earliest[1]) + 4 * _READ_BYTES
 
 
 def test_flushes_are_those_that_the_kernel_counts(host: HostProbes, tmp_path: Path) -> None:
@@ -69,17 +71,19 @@ def test_flushes_are_those_that_the_kernel_counts(host: HostProbes, tmp_path: Pa
     cache = Path(f"/sys/block/{device}/queue/write_cache")
     if not cache.exists() or cache.read_text().strip() != "write back":
         pytest.skip(f"{device} keeps nothing that is to be flushed")
+    earliest = _flushes_and_discards(device)
     host.read_block_io()
-    flushes_before, discards_before = _flushes_and_discards(device)
+    before = _flushes_and_discards(device)
     with file.open("wb") as written:
         for _ in range(20):
             written.write(b"1" * 4096)
             written.flush()
             os.fsync(written.fileno())
-    flushes, discards = _flushes_and_discards(device)
+    after = _flushes_and_discards(device)
     others, _ = _completed(host.read_block_io(), device, "other")
-    assert flushes - flushes_before >= 5
-    assert others == pytest.approx(flushes - flushes_before + discards - discards_before, rel=0.1, abs=4)
+    latest = _flushes_and_discards(device)
+    assert after[0] - before[0] >= 5
+    assert 0.9 * (sum(after) - sum(before)) - 4 <= others <= 1.1 * (sum(latest) - sum(earliest)) + 4
 
 
 def _flushes_and_discards(device: str) -> tuple[int, int]:
@@ -108,6 +112,7 @@ def small_group() -> Iterator[Path]:
             time.sleep(0.1)
 
 
+@pytest.mark.xdist_group("e2e")
 def test_who_was_killed_for_memory(host: HostProbes, small_group: Path) -> None:
     host.read_oom_kills()
     code = f"open({str(small_group / 'cgroup.procs')!r}, 'w').write('0'); x = bytearray(256 << 20)"
@@ -118,7 +123,7 @@ def test_who_was_killed_for_memory(host: HostProbes, small_group: Path) -> None:
     assert kills[0].command.startswith("python")
     assert kills[0].anon_bytes is not None
     assert 0.5 * _LIMIT_BYTES < kills[0].anon_bytes < 2 * _LIMIT_BYTES  # what it had before it joined the group is not in the limit
-    assert host.read_oom_kills() == ()
+    assert victim.pid not in {kill.tgid for kill in host.read_oom_kills()}
 
 
 def test_a_kernel_that_tells_only_the_pid(tmp_path: Path) -> None:

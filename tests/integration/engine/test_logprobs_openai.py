@@ -28,7 +28,7 @@ def engine() -> Iterator[FakeEngine]:
 
 @pytest.fixture(scope="module")
 def client(engine: FakeEngine) -> OpenAI:
-    return OpenAI(base_url=f"{engine.url}/v1", api_key="none", max_retries=0, timeout=30.0)
+    return OpenAI(base_url=f"{engine.url}/v1", api_key="none", max_retries=0, timeout=120.0)
 
 
 def ask(client: OpenAI, **options: Any) -> Any:

@@ -96,7 +96,7 @@ def test_what_is_retained(agent: Callable[[bool], Agent], tmp_path: Path) -> Non
         emitter = Emitter(ENGINE, f"unix://{tmp_path}/statsd.sock")
         probe = MemoryProbe(emitter)
         eventually((tmp_path / REQUESTS_NAME).exists, alive=program)
-        assert "memory_leak" in findings(url)
+        eventually(lambda: "memory_leak" in findings(url), alive=program)
         assert probe.look()
         found = eventually(lambda: (f := findings(url)).get("memory_retention") and f, alive=program)
         assert "malloc_trim gave back" in found["memory_retention"]

@@ -83,7 +83,7 @@ def dripping(head: bytes) -> Iterator[str]:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        given_up = threading.Timer(20, over.set)
+        given_up = threading.Timer(60, over.set)
         given_up.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
         assert not over.is_set(), "it was listened to until it ended"

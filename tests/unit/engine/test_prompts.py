@@ -70,6 +70,12 @@ def test_what_fits_is_never_refused_nor_changed(piece: str, times: int, longest:
 def test_other_threads_run_while_a_prompt_is_encoded(allow_special: bool) -> None:
     """A long prompt takes 20 ms and more: with Python's lock held, the model would stand still for as long."""
     text = "1 a " * 250_000
+    # A machine that pauses takes its time from both; that it does so each time is no accident.
+    assert any(longest_s < took_s / 2 for longest_s, took_s in (_encoded_beside(text, allow_special) for _ in range(10)))
+
+
+def _encoded_beside(text: str, allow_special: bool) -> tuple[float, float]:
+    """The longest time for which another thread did not run while this was encoded, and what that took."""
     longest_s = 0.0
     stop, running = threading.Event(), threading.Event()
 
@@ -92,4 +98,4 @@ def test_other_threads_run_while_a_prompt_is_encoded(allow_special: bool) -> Non
     finally:
         stop.set()
         thread.join()
-    assert longest_s < took_s / 2  # with the lock held: all of it
+    return longest_s, took_s  # with the lock held: all of it
