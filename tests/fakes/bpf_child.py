@@ -90,7 +90,7 @@ def _serve(pipe: socket.socket, told: str | None) -> int:
                     pipe.sendall(m.frame(m.WindowClosed(set=message.set, engine=message.engine, open_s=0.1, hits=7, stolen_s=0.02)))
         if time.monotonic() >= next_s:
             next_s += PERIOD_S
-            count += 1
+            count += bool(targets)
             pipe.sendall(m.frame(report(targets, count)))
 
 

@@ -1,7 +1,8 @@
 """Programs in C and C++ whose threads wait for a lock by calls that are known, built in several ways.
 
-Each is started as `PROGRAM MODE THREADS`. `fight`: its threads hold the lock for 2 ms each, in turns. `stuck`: the main thread has
-the lock and keeps it. `idle`: they wait for work at one condition, and there is none. It prints "ready" and ends with its input.
+Each is started as `PROGRAM MODE THREADS`. `fight`: its threads hold the lock for 2 ms each, in turns: who had it is away until the
+next one has it. `stuck`: the main thread has the lock and keeps it. `idle`: they wait for work at one condition, and there is none.
+It prints "ready" and ends with its input.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ static void lock(void) { pthread_mutex_lock(&mutex); }
 static void unlock(void) { pthread_mutex_unlock(&mutex); }
 #endif
 __attribute__((noinline)) HIDDEN void hold(long us) { lock(); usleep(us); unlock(); __asm__ volatile(""); }
-__attribute__((noinline)) void work(long us) { volatile char room[300]; room[us & 7] = 1; hold(us); room[1] = 2; }
+__attribute__((noinline)) void work(long us) { volatile char room[300]; room[us & 7] = 1; hold(us); usleep(us / 4); room[1] = 2; }
 void enter(void) { lock(); }
 """
 
@@ -73,7 +74,7 @@ struct Queue {
 static Queue queue;
 }
 extern "C" __attribute__((noinline)) void work(long us) {
-    volatile char room[300]; room[us & 7] = 1; pool::queue.take(us); room[1] = 2;
+    volatile char room[300]; room[us & 7] = 1; pool::queue.take(us); usleep(us / 4); room[1] = 2;
 }
 extern "C" void enter() { pool::queue.mutex.lock(); }
 """

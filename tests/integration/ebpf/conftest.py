@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -66,13 +67,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 class Observed(NamedTuple):
     """What probes saw of a program between its start and its end, and what it says itself. `run_queue_s` is the kernel's own sum
-    of its threads, between the same moments."""
+    of its threads, between the same moments; `seconds` is a moment longer. For `outside_s` it lived, and waited to be told, beside
+    these sums."""
 
     uses: list[HostUse]
     major_faults: int
     run_queue_s: float
     says: dict[str, Any]
     seconds: float
+    outside_s: float
     tgid: int
 
     def total(self, reason: str) -> float:
@@ -98,15 +101,17 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
             assert program.stdin is not None
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
+            ready_s = time.monotonic()
             host.watch(program.pid, gil_range(program.pid), ())
             # The probes know a thread from when it first leaves a CPU. All sums begin, and end, while it sleeps.
             os.kill(program.pid, signal.SIGSTOP)
             _until_all_are(program.pid, "T")
+            began_s = time.monotonic()
             os.kill(program.pid, signal.SIGCONT)
             _until_all_are(program.pid, "S")
             host.waits.read(_now_ns(), host.on)
             queued_before_s = _run_queue_s(program.pid)
-            began_s = time.monotonic()
+            asked_s = time.monotonic()
             program.stdin.write("\n")
             program.stdin.flush()
             uses = []
@@ -119,19 +124,24 @@ def observe(host: HostProbes) -> Callable[..., Observed]:
             _until_all_are(program.pid, "S")
             uses.append(host.waits.read(_now_ns(), host.on)[program.pid])
             queued_s = _run_queue_s(program.pid) - queued_before_s
-            seconds = time.monotonic() - began_s
+            ended_s = time.monotonic()
             host.watched.hits()
             faults = host.watched.major_faults()[program.pid]
             host.forget(program.pid)
             program.stdin.close()
-        return Observed(uses, faults, queued_s, json.loads(says), seconds, program.pid)
+            outside_s = asked_s - ready_s + time.monotonic() - ended_s
+        return Observed(uses, faults, queued_s, json.loads(says), ended_s - began_s, outside_s, program.pid)
 
     return run
 
 
 def _tasks(tgid: int, file: str) -> list[str]:
     """What a file says of each thread of a process."""
-    return [(task / file).read_text() for task in Path(f"/proc/{tgid}/task").iterdir()]
+    said = []
+    for task in Path(f"/proc/{tgid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            said.append((task / file).read_text())
+    return said
 
 
 def _until_all_are(tgid: int, state: str) -> None:

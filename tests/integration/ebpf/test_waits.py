@@ -253,7 +253,7 @@ def test_pages_that_come_from_the_disk(observe: Observe, tmp_path: Path) -> None
 def test_sleep_is_only_sleep(observe: Observe) -> None:
     """The null of all reasons."""
     seen = observe("sleeper")
-    assert seen.total("sleep") >= 0.5
-    assert seen.total("sleep") + seen.total("run_queue") == pytest.approx(seen.seconds, abs=0.3)
+    assert 0.45 < seen.total("sleep") + seen.total("run_queue") < seen.seconds + 0.05
+    assert seen.total("sleep") > 0.25
     for reason in ("lock", "gil", "idle_futex", "page_fault", "disk"):
         assert seen.total(reason) < 0.05

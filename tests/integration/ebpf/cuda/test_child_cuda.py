@@ -92,7 +92,7 @@ def test_an_engine_from_its_first_allocation_to_its_end(stand_in: StandIn, child
         }  # fmt: skip
         assert (loaded.contexts, loaded.copies[0].direction, loaded.copies[0].bytes) == (1, "htod", 100 * MIB)
 
-        child.tell(OpenWindow(set="cuda_launch", engine=ENGINE, seconds=4))
+        child.tell(OpenWindow(set="cuda_launch", engine=ENGINE, seconds=8))
         until_open(child, program.tgid, "cuda_launch")
         before = len(child.messages)
         program.step()
