@@ -253,7 +253,8 @@ def test_pages_that_come_from_the_disk(observe: Observe, tmp_path: Path) -> None
 def test_sleep_is_only_sleep(observe: Observe) -> None:
     """The null of all reasons."""
     seen = observe("sleeper")
-    assert 0.45 < seen.total("sleep") + seen.total("run_queue") < seen.seconds + 0.05
-    assert seen.total("sleep") > 0.25
+    assert seen.total("sleep") >= 0.5
+    # Before and after, it sleeps until it is told to go on, for as long as this process takes for that.
+    assert seen.says["took_s"] - 0.05 < seen.total("sleep") + seen.total("run_queue") < seen.seconds + 0.05
     for reason in ("lock", "gil", "idle_futex", "page_fault", "disk"):
         assert seen.total(reason) < 0.05
